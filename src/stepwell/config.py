@@ -1,0 +1,84 @@
+"""Config base: one frozen model per component, beside it; unknown keys are refused with the nearest name."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stepwell.errors import ConfigError
+
+C = TypeVar("C", bound="Config")
+
+
+class Config(BaseModel):
+    """Base of every component's settings. Defaults are the vetted setting; each field has its unit in a docstring."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ()) -> C:
+    """Read `path` (YAML; None for all defaults), apply dotted `overrides` such as `trainer.lr=3e-4`, and check.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, an override has no `=`, or a key or value is wrong; the message
+            names the key and, for an unknown one, the nearest that exists.
+    """
+    values = _read_yaml(path) if path else {}
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(kind, problem) for problem in error.errors())) from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, got a {type(values).__name__}")
+    return values
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"override {override!r} must look like section.key=value")
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        inner = values.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
+        values = inner
+    try:
+        values[last] = yaml.safe_load(text) if text else ""
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: {text!r} is not a YAML value") from error
+
+
+def _explain(kind: type[BaseModel], problem: Any) -> str:
+    location = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
+        return f"{location}: {problem['msg']} (got {problem['input']!r})"
+    known = _fields_at(kind, problem["loc"][:-1])
+    nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(sorted(known))}"
+    return f"{location}: unknown setting; {hint}"
+
+
+def _fields_at(kind: type[BaseModel], location: Sequence[Any]) -> list[str]:
+    for part in location:
+        field = kind.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        kind = field.annotation
+    return list(kind.model_fields)

@@ -1,0 +1,63 @@
+"""What samples tokens, as the gateway sees it: token ids in; ids, log-probabilities and policy version out, streamed."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stepwell.types import FinishReason, Ids, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One request to an engine."""
+
+    prompt_ids: Ids
+    """int32 [P], P >= 1."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Tokens as they are sampled: usually one at a time, in order."""
+
+    token_ids: tuple[int, ...]
+    """Sampled since the chunk before; the end-of-turn token included. May be empty in the last chunk."""
+    logprobs: tuple[float, ...]
+    """Nats, one per token id, after temperature and before top-p and top-k."""
+    policy_version: int
+    """The version of the weights that sampled them."""
+    finish_reason: FinishReason | None = None
+    """Set on the last chunk only."""
+
+
+class Engine(Protocol):
+    """Samples completions of token sequences, many at once.
+
+    Laws (tests/engines/laws.py): every stream ends with exactly one chunk that has a finish_reason; the number of
+    tokens is at most `sampling.max_tokens`; log-probabilities are those of the model at that policy version; closing
+    the stream early cancels the work; requests that cannot fit raise `ContextOverflow` before the first chunk.
+    """
+
+    @property
+    def model(self) -> str:
+        """Name under which the model is served."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Largest P + R that the model can hold, in tokens."""
+        ...
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that would sample the next token."""
+        ...
+
+    def generate(self, request: Generation) -> AsyncIterator[Chunk]:
+        """Stream one completion.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for a single token.
+            EngineError: sampling failed.
+        """
+        ...
