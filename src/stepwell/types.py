@@ -126,7 +126,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step(_ByValue):
-    """One interaction: what the policy saw (`prompt_ids`) and what it did (`response_ids`). Never changed once stored."""
+    """One interaction: what the policy saw (`prompt_ids`) and did (`response_ids`). Never changed once stored."""
 
     id: str = field(default_factory=lambda: new_id("step"))
     """Unique; submitting the same id with the same content again is a no-op, with other content a `Conflict`."""
@@ -153,7 +153,7 @@ class Step(_ByValue):
     model: str = ""
     """Name of the model that answered."""
     request: str = ""
-    """JSON of the request's messages and tools as the client sent them; empty if the step was not made by a chat call."""
+    """JSON of the messages and tools as the client sent them; empty if the step was not made by a chat call."""
     response: str = ""
     """JSON of the assistant message that the client received."""
     created_at: float = field(default_factory=time.time)

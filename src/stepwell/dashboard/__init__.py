@@ -1,0 +1,1 @@
+"""Pages over the pool: what was collected and what it taught."""

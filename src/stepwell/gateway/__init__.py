@@ -1,0 +1,1 @@
+"""The model endpoint that agents are pointed at."""

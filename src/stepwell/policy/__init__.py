@@ -1,0 +1,1 @@
+"""The trainable model: log-probabilities, values, and weights by version."""

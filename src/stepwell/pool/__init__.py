@@ -1,0 +1,1 @@
+"""The durable, append-only pool of step records."""

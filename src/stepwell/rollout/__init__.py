@@ -1,0 +1,1 @@
+"""Running a policy in environments."""

@@ -1,0 +1,1 @@
+"""Leases ready groups, turns them into credit, and updates the policy."""
