@@ -1,4 +1,4 @@
-"""What samples tokens, as the gateway sees it: token ids in; ids, log-probabilities and policy version out, streamed."""
+"""What samples tokens, as the gateway sees it: ids in; ids, log-probabilities and policy version out, streamed."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

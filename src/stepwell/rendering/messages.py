@@ -1,4 +1,4 @@
-"""Chat messages and tools as typed records; dialects parse their wire formats into these, renderers turn them into ids."""
+"""Chat messages and tools as typed records: dialects parse wire formats into them, renderers make token ids of them."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
