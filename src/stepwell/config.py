@@ -1,8 +1,11 @@
 """Config base: one frozen model per component, beside it; unknown keys are refused with the nearest name."""
 
 import difflib
-from collections.abc import Sequence
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import yaml
@@ -33,6 +36,52 @@ def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ())
         return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(kind, problem) for problem in error.errors())) from error
+
+
+def component_config(table: Mapping[str, type[C]], base: type[C], section: Mapping[str, Any]) -> C:
+    """The settings of one component that a recipe chooses: `use` names it, the other keys are its settings.
+
+    `use` is a name in `table`, or, for one that Stepwell does not ship, `package.module:Class` or `path/file.py:Class`,
+    where Class is a subclass of `base`.
+
+    Raises:
+        ConfigError: no `use`, an unknown name, a class that is not a `base`, or wrong settings.
+    """
+    settings = dict(section)
+    use = settings.pop("use", None)
+    if not isinstance(use, str):
+        raise ConfigError(f"`use` must name one of {', '.join(table)}, or a class as file.py:Class or module:Class")
+    kind = table.get(use) or _imported(use, base, table)
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{use}: {_explain(kind, problem)}" for problem in error.errors())) from error
+
+
+def _imported(use: str, base: type[C], table: Mapping[str, type[C]]) -> type[C]:
+    place, colon, name = use.rpartition(":")
+    if not colon:
+        nearest = difflib.get_close_matches(use, table, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(table)}; or file.py:Class"
+        raise ConfigError(f"there is no {use!r}; {hint}")
+    kind = getattr(_module(place), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise ConfigError(f"{use}: {name} is not a subclass of {base.__module__}.{base.__name__}")
+    return kind
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"{place} cannot be loaded as Python")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"cannot import {place}: {error}") from error
+    return module
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The environment protocol, in Gymnasium's words, for agents that read messages and call tools."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stepwell.config import Config
 from stepwell.rendering.messages import Message, Tool
 
 
@@ -71,3 +73,11 @@ class TaskSet(Protocol):
     def make(self) -> Environment:
         """A fresh environment; cheap, whatever is heavy is shared."""
         ...
+
+
+class TaskSetConfig(Config):
+    """Settings of one task set. To add one, write one file with a subclass; see `docs/howto/add_an_environment.md`."""
+
+    @abstractmethod
+    def build(self) -> TaskSet:
+        """The task set with these settings."""

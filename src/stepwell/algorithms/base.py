@@ -1,0 +1,69 @@
+"""What an algorithm is: data plus a pure function. The trainer executes it and knows none by name.
+
+To add one, write one file with a subclass of `AlgorithmConfig` whose `build` returns an `Algorithm`, and either add it
+to the table in `stepwell.algorithms` or name it by its file (`--algorithm my_estimator.py:MyEstimator`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from stepwell.config import Config
+from stepwell.types import Credit, Floats, Group
+
+Scope = Literal["none", "step", "token"]
+
+
+class Objective(Config):
+    """The loss that an update minimises, given the advantages."""
+
+    ratio: Literal["token", "geo"] = "token"
+    """Probability ratio new/old: of each token, or one per step, the geometric mean over its tokens (StepPO v4)."""
+    clip_low: float = 0.2
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]; in 0..1."""
+    clip_high: float = 0.2
+    """See `clip_low`; at least 0."""
+    aggregation: Literal["per_step", "per_trajectory", "per_token"] = "per_step"
+    """What counts equally in the mean: steps (tokens within a step share its weight), trajectories, or tokens."""
+    value_coefficient: float = 1.0
+    """Weight of the critic's loss; the critic has parameters of its own, so this scales its learning rate only."""
+    value_clip: float = 0.5
+    """A value may move by at most this much per update before its loss goes flat; 0 switches clipping off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What an algorithm asked for in `needs`, for the steps of one group."""
+
+    values: Mapping[str, Floats] = field(default_factory=dict)
+    """By step id: the critic's values, float32 [V]: V = 1 at the last prompt token, or V = R one before each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """A credit assignment with the objective that it is trained with."""
+
+    name: str
+    assign: Callable[[Group, Inputs], list[Credit]]
+    """Credit for every trainable step of a group. Pure; raises InvalidRecord on unusable input."""
+    needs_values: Scope = "none"
+    """Where it reads a critic: nowhere, at each step's last prompt token, or before each response token."""
+    whiten: Scope = "none"
+    """Advantages are shifted and scaled to mean 0 and deviation 1 over all steps, or all tokens, of an update."""
+    objective: Objective
+
+
+class AlgorithmConfig(Config):
+    """Settings of one algorithm."""
+
+    @abstractmethod
+    def build(self) -> Algorithm:
+        """The algorithm with these settings."""
+
+
+def broadcast(advantage: float, tokens: int) -> Floats:
+    """One advantage for all tokens of a step: float32 [tokens]."""
+    return np.full(tokens, advantage, np.float32)

@@ -1,0 +1,48 @@
+"""A web application served from a thread of this process, for as long as a `with` block lasts."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from stepwell.errors import InvalidRequest
+
+
+@contextmanager
+def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve `app`; gives its URL. Port 0 takes a free one.
+
+    Raises:
+        InvalidRequest: the port is taken, or the server did not come up.
+    """
+    listener = _listen(host, port)
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="stepwell-gateway", daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            if not thread.is_alive():
+                raise InvalidRequest("the server stopped while it was starting; its log says why")
+            time.sleep(0.01)
+        yield f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidRequest(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+    listener.listen(1024)
+    return listener

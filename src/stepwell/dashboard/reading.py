@@ -1,0 +1,151 @@
+"""What the pages show, read from the pool: plain records, made off the event loop, knowing nothing of a browser."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
+from stepwell.types import Step, Trajectory, UpdateInfo
+
+NEWEST: Final = 50
+"""Trajectories that the overview lists."""
+
+REWARD_METRIC: Final = "reward_mean"
+"""The metric of an update that the learning curve shows: mean reward of its trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The learning curve of one training run."""
+
+    run: str
+    points: tuple[tuple[int, float], ...]
+    """(policy version, mean reward), oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The first page."""
+
+    stats: PoolStats
+    curves: tuple[Curve, ...]
+    newest: tuple[TrajectorySummary, ...]
+    """At most `NEWEST`, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation, as text."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step as the conversation saw it."""
+
+    step: Step
+    reward: float
+    seen: tuple[Turn, ...]
+    """Messages that the policy sees for the first time at this step."""
+    answer: Turn | None
+    """What the client received; None if the step was not made by a chat call."""
+    rewritten: bool
+    """The client changed earlier messages, so `seen` begins before what is new."""
+
+
+def read_overview(pool: Pool) -> Overview:
+    """Counts, curves and the newest trajectories."""
+    newest = tuple(summary for _, summary in pool.trajectories(limit=NEWEST))
+    return Overview(stats=pool.stats(), curves=_curves(pool.updates()), newest=newest)
+
+
+def read_steps(trajectory: Trajectory) -> list[StepView]:
+    """The steps with the part of the conversation that each of them added."""
+    views: list[StepView] = []
+    before: tuple[Turn, ...] = ()
+    answered: Turn | None = None
+    for step, reward in zip(trajectory.steps, trajectory.step_rewards, strict=True):
+        turns = _request_turns(step.request)
+        kept = _common_prefix(before, turns)
+        rewritten = kept < len(before)
+        echoed = not rewritten and answered is not None and turns[kept : kept + 1] == (answered,)
+        answer = _answer(step.response)
+        views.append(StepView(step, reward, turns[kept + echoed :], answer, rewritten))
+        before, answered = turns, answer
+    return views
+
+
+def _curves(updates: list[UpdateInfo]) -> tuple[Curve, ...]:
+    points: dict[str, list[tuple[int, float]]] = {}
+    for update in updates:
+        reward = dict(update.metrics).get(REWARD_METRIC)
+        if reward is not None:
+            points.setdefault(update.run, []).append((update.policy_version, reward))
+    return tuple(Curve(run, tuple(run_points)) for run, run_points in points.items())
+
+
+def _common_prefix(left: tuple[Turn, ...], right: tuple[Turn, ...]) -> int:
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))
+
+
+def _request_turns(request: str) -> tuple[Turn, ...]:
+    """The messages of a stored request. Pages must show whatever is stored, so what is no chat is shown as it is."""
+    if not request:
+        return ()
+    shape = _parse(request)
+    messages = shape.get("messages") if isinstance(shape, dict) else None
+    if not isinstance(messages, list):
+        return (Turn("request", request),)
+    return tuple(_turn(message) for message in messages)
+
+
+def _answer(response: str) -> Turn | None:
+    if not response:
+        return None
+    message = _parse(response)
+    return _turn(message) if isinstance(message, dict) else Turn("assistant", response)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _turn(message: Any) -> Turn:
+    if not isinstance(message, dict):
+        return Turn("message", _plain(message))
+    calls = message.get("tool_calls")
+    parts = [_plain(message.get("content")), *map(_call, calls if isinstance(calls, list) else [])]
+    return Turn(str(message.get("role", "message")), "\n".join(part for part in parts if part))
+
+
+def _plain(content: Any) -> str:
+    """Text of a content field: a string, null, or a list of blocks; anything else as JSON."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(
+            block["text"] if isinstance(block, dict) and isinstance(block.get("text"), str) else _plain_json(block)
+            for block in content
+        )
+    return _plain_json(content)
+
+
+def _plain_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _call(call: Any) -> str:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return _plain_json(call)
+    return f"→ {function.get('name')}({_plain(function.get('arguments'))})"

@@ -1,0 +1,128 @@
+"""One trajectory: its conversation, and under each answer the tokens that were really sampled."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from nicegui import ui
+
+from stepwell.dashboard.reading import StepView, Turn, read_steps
+from stepwell.dashboard.tokens import FULL_COLOUR, Decode, colour, tokens_html
+from stepwell.types import Step, Trajectory
+
+_STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "failed": "negative"}
+
+
+class TrajectoryView:
+    """The page's content, drawn anew when the trajectory has changed."""
+
+    def __init__(self, parent: ui.column, decode: Decode | None) -> None:
+        """Draw nothing yet."""
+        self._parent = parent
+        self._decode = decode
+        self._shown: Trajectory | None = None
+
+    def show(self, trajectory: Trajectory) -> None:
+        """Draw the trajectory, unless this is what is shown: an open token view must not close for nothing."""
+        if trajectory == self._shown:
+            return
+        self._shown = trajectory
+        self._parent.clear()
+        with self._parent:
+            _summary(trajectory)
+            for view in read_steps(trajectory):
+                self._step(view)
+            if not trajectory.steps:
+                ui.label("No step yet: the agent has not called the model.").classes("sw-quiet")
+
+    def show_missing(self, trajectory_id: str) -> None:
+        """Say that there is no such trajectory."""
+        self._parent.clear()
+        with self._parent:
+            ui.label(f"There is no trajectory {trajectory_id!r} in this pool.")
+
+    def _step(self, view: StepView) -> None:
+        if view.rewritten:
+            ui.label("The client changed earlier messages; from here on the conversation is another.").classes(
+                "text-orange-8"
+            )
+        for turn in view.seen:
+            _turn(turn)
+        with ui.card().classes("w-full gap-2"):
+            with ui.row().classes("items-baseline gap-3"):
+                ui.label(f"Step {view.step.index}").classes("font-medium")
+                ui.label(_facts(view)).classes("text-sm sw-quiet")
+            if view.answer is not None:
+                ui.label(view.answer.text).classes("sw-text")
+            self._tokens(view.step)
+            self._prompt(view.step)
+
+    def _tokens(self, step: Step) -> None:
+        with ui.expansion("Sampled tokens", value=True).classes("w-full").props("dense"):
+            _legend()
+            ui.html(tokens_html(step, self._decode)).classes("sw-tokens")
+
+    def _prompt(self, step: Step) -> None:
+        """The exact prompt, made only when it is opened: prompts are long, and seldom looked at."""
+        with ui.expansion("Prompt, as the engine was given it").classes("w-full").props("dense") as panel:
+            text = ui.label().classes("sw-text font-mono text-sm")
+
+        def fill() -> None:
+            ids = step.prompt_ids
+            text.text = self._decode(ids) if self._decode else " ".join(map(str, ids.tolist()))
+
+        panel.on_value_change(fill)
+
+
+def _summary(trajectory: Trajectory) -> None:
+    info = trajectory.info
+    with ui.card().classes("w-full gap-2"):
+        with ui.row().classes("items-center gap-3"):
+            ui.label(info.id).classes("text-lg font-medium")
+            ui.badge(trajectory.status, color=_STATUS_COLOUR.get(trajectory.status, "grey")).props("outline")
+        opened = datetime.fromtimestamp(info.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        facts = {"reward": _reward(trajectory), "task": info.task_id, "group": info.group_id or "none"}
+        facts |= {"agent": info.agent, "source": info.source, "opened": opened}
+        with ui.row().classes("gap-x-8 gap-y-2"):
+            for name, value in facts.items():
+                with ui.column().classes("gap-0"):
+                    ui.label(name).classes("text-xs sw-quiet")
+                    ui.label(value or "not given").classes("sw-text")
+
+
+def _reward(trajectory: Trajectory) -> str:
+    if trajectory.reward is None:
+        return "none yet"
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in trajectory.reward_parts)
+    return f"{trajectory.reward:.3g} ({parts})"
+
+
+def _facts(view: StepView) -> str:
+    step = view.step
+    low, high = step.policy_version_min, step.policy_version_max
+    facts = [
+        f"policy version {low}" if low == high else f"policy versions {low} to {high}",
+        f"{len(step.prompt_ids):,} prompt tokens",
+        f"{len(step.response_ids):,} sampled",
+        f"ended by {step.finish_reason}",
+        f"{step.latency:.2f} s",
+        f"reward {view.reward:.3g}",
+    ]
+    if step.token_source != "engine":
+        facts.append("tokens guessed from text")
+    return " · ".join(facts)
+
+
+def _turn(turn: Turn) -> None:
+    with ui.column().classes("w-full gap-0 px-4"):
+        ui.label(turn.role).classes("text-xs sw-quiet")
+        ui.label(turn.text).classes("sw-text")
+
+
+def _legend() -> None:
+    with ui.row().classes("items-center gap-2 text-xs sw-quiet"):
+        ui.label("certain")
+        for surprise in range(6):
+            ui.element("div").classes("w-5 h-3 rounded").style(
+                f"background: {colour(-surprise * FULL_COLOUR / 5)}; border: 1px solid rgba(128, 128, 128, 0.4)"
+            )
+        ui.label(f"surprising (log-probability {-FULL_COLOUR:g} or less); point at a token for its figures")

@@ -1,0 +1,283 @@
+"""The in-process engine: samples from the policy's own weights, so a new policy version serves at once.
+
+All running requests advance together, one packed forward pass (a *tick*) at a time: a request that just arrived
+contributes what is left of its prompt, one that is decoding contributes its newest token. Keys and values live in
+slots. A slot that has finished keeps its content, so the next step of a trajectory, or a sibling with the same prompt,
+starts from the longest prefix that some slot already holds.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.engines.base import Chunk, Generation
+from stepwell.errors import ContextOverflow, EngineError
+from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
+from stepwell.policy.model import Policy
+from stepwell.types import FinishReason, Ids, Sampling
+
+_log = logging.getLogger(__name__)
+
+_WORTH_WAITING: Final = 32
+"""A request waits one tick for a prompt that is being computed if that saves it at least so many tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One completion under way. Touched by the engine's thread only, except for `cancelled`."""
+
+    prompt: Ids
+    sampling: Sampling
+    room: int
+    """Tokens it may sample before its context or `max_tokens` is full."""
+    loop: asyncio.AbstractEventLoop
+    queue: "asyncio.Queue[Chunk | EngineError]"
+    generator: torch.Generator | None
+    sampled: list[int] = field(default_factory=list)
+    slot: int = -1
+    cancelled: bool = False
+
+    def tokens(self) -> Ids:
+        """Prompt and what was sampled so far."""
+        return np.concatenate([self.prompt, np.array(self.sampled, np.int32)])
+
+
+class LocalEngine:
+    """Samples from a `Policy` in a thread of its own; meets `stepwell.engines.base.Engine`."""
+
+    def __init__(self, policy: Policy, *, eos_ids: Sequence[int], max_batch: int = 64, seed: int = 0) -> None:
+        """`eos_ids` end a response; `max_batch` requests run at once, the others wait their turn."""
+        self._policy = policy
+        self._eos = frozenset(eos_ids)
+        self._slots = KVSlots(max_batch)
+        self._slots_version = policy.version
+        self._generator = torch.Generator().manual_seed(seed)
+        self._waiting: deque[_Request] = deque()
+        self._running: list[_Request] = []
+        self._free = deque(range(max_batch))
+        self._wake = threading.Condition()
+        self._closed = False
+        self.prompt_tokens = 0
+        """Prompt tokens of all requests so far."""
+        self.reused_tokens = 0
+        """Those of them whose keys and values were already in a slot."""
+        self._thread = threading.Thread(target=self._work, name="stepwell-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def model(self) -> str:
+        """Name under which the model is served."""
+        return self._policy.name
+
+    @property
+    def context_length(self) -> int:
+        """Largest P + R, in tokens."""
+        return self._policy.context_length
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that would sample the next token."""
+        return self._policy.version
+
+    async def generate(self, request: Generation) -> AsyncIterator[Chunk]:
+        """Stream one completion, a chunk per token (see the protocol)."""
+        room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
+        if room < 1:
+            raise ContextOverflow(
+                f"the prompt has {len(request.prompt_ids)} tokens; this model's context holds {self.context_length}"
+            )
+        seed = request.sampling.seed
+        work = _Request(
+            prompt=request.prompt_ids,
+            sampling=request.sampling,
+            room=room,
+            loop=asyncio.get_running_loop(),
+            queue=asyncio.Queue(),
+            generator=None if seed is None else torch.Generator().manual_seed(seed),
+        )
+        self._submit(work)
+        try:
+            while True:
+                chunk = await work.queue.get()
+                if isinstance(chunk, EngineError):
+                    raise chunk
+                yield chunk
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            work.cancelled = True
+
+    def close(self) -> None:
+        """Stop sampling; requests under way end with an EngineError."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _submit(self, work: _Request) -> None:
+        with self._wake:
+            if self._closed:
+                raise EngineError("the engine is closed")
+            self._waiting.append(work)
+            self._wake.notify()
+
+    def _work(self) -> None:
+        """The thread: tick while there is work, sleep while there is none."""
+        while self._wait_for_work():
+            try:
+                with self._policy.reading() as version, torch.inference_mode():
+                    self._tick(version)
+            except Exception as error:  # the thread must outlive any failure; every waiting client is told
+                _log.exception("the engine failed while sampling")
+                self._fail(EngineError(f"sampling failed: {error}"))
+        self._fail(EngineError("the engine was closed"))
+
+    def _wait_for_work(self) -> bool:
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or self._waiting or self._running)
+            return not self._closed
+
+    def _fail(self, error: EngineError) -> None:
+        with self._wake:
+            failed = [*self._running, *self._waiting]
+            self._waiting.clear()
+        for work in self._running:
+            self._free.append(work.slot)
+        self._running.clear()
+        self._slots.forget(busy=())
+        _deliver([(work, error) for work in failed])
+
+    def _tick(self, version: int) -> None:
+        """Admit who waits, run one forward pass, sample one token for each request, and hand the tokens out."""
+        self._drop_cancelled()
+        if version != self._slots_version:
+            self._slots.forget(busy=[work.slot for work in self._running])
+            self._slots_version = version
+        self._admit()
+        if not self._running:
+            return
+        segments = [self._segment(work) for work in self._running]
+        token_ids, logprobs = _sample(self._forward(segments), self._running, self._generator)
+        chunks = [
+            (
+                work,
+                Chunk(
+                    token_ids=(token,),
+                    logprobs=(logprob,),
+                    policy_version=version,
+                    finish_reason=self._take(work, token),
+                ),
+            )
+            for work, token, logprob in zip(self._running, token_ids, logprobs, strict=True)
+        ]
+        self._retire([work for work, chunk in chunks if chunk.finish_reason])
+        _deliver(chunks)
+
+    def _drop_cancelled(self) -> None:
+        self._retire([work for work in self._running if work.cancelled])
+
+    def _retire(self, done: Sequence[_Request]) -> None:
+        for work in done:
+            self._running.remove(work)
+            self._free.append(work.slot)  # reused last: its content stays as long as possible
+
+    def _admit(self) -> None:
+        """Give slots to waiting requests, except to those that do better to wait for a prompt under computation."""
+        with self._wake:
+            waiting = [work for work in self._waiting if not work.cancelled]
+            self._waiting.clear()
+        starting: list[_Request] = []
+        later: list[_Request] = []
+        for work in waiting:
+            source, length = self._slots.longest_prefix(work.prompt[:-1])  # the last token must run: it has the logits
+            shared = max((common_prefix(work.prompt[:-1], other.prompt) for other in starting), default=0)
+            if not self._free or shared >= length + _WORTH_WAITING:
+                later.append(work)
+                continue
+            work.slot = self._take_slot(source, length)
+            self._slots.copy_prefix(source, work.slot, length)
+            self.prompt_tokens += len(work.prompt)
+            self.reused_tokens += length
+            starting.append(work)
+        self._running += starting
+        with self._wake:
+            self._waiting.extendleft(reversed(later))
+
+    def _take_slot(self, source: int, length: int) -> int:
+        """The source itself when it is free and would be continued, else the slot that was free for the longest."""
+        if source in self._free and length == len(self._slots.ids[source]):
+            self._free.remove(source)
+            return source
+        return self._free.popleft()
+
+    def _segment(self, work: _Request) -> Segment:
+        held = len(self._slots.ids[work.slot])
+        tokens = work.tokens()
+        self._slots.ids[work.slot] = tokens
+        return Segment(work.slot, held, tokens[held:])
+
+    def _forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Logits [len(segments), W] after the last token of each segment."""
+        self._slots.reserve(max(s.start + len(s.ids) for s in segments))
+        ids = torch.from_numpy(np.concatenate([s.ids for s in segments]).astype(np.int64))
+        positions = torch.from_numpy(np.concatenate([np.arange(s.start, s.start + len(s.ids)) for s in segments]))
+        hidden = self._policy.hidden(ids, positions, CachedSegments(self._slots, segments))
+        last = torch.from_numpy(np.cumsum([len(s.ids) for s in segments]) - 1)
+        return self._policy.logits(hidden[last])
+
+    def _take(self, work: _Request, token: int) -> FinishReason | None:
+        work.sampled.append(token)
+        if token in self._eos:
+            return "stop"
+        return "length" if len(work.sampled) >= work.room else None
+
+
+def _deliver(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
+    """Hand chunks to their event loops, waking each loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Chunk | EngineError]]] = {}
+    for work, chunk in chunks:
+        by_loop.setdefault(work.loop, []).append((work, chunk))
+    for loop, mine in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_enqueue, mine)
+        except RuntimeError:  # that loop is closed: its requests have no reader any more
+            for work, _ in mine:
+                work.cancelled = True
+
+
+def _enqueue(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
+    for work, chunk in chunks:
+        work.queue.put_nowait(chunk)
+
+
+def _sample(logits_nw: Tensor, requests: Sequence[_Request], shared: torch.Generator) -> tuple[list[int], list[float]]:
+    """One token per row with its log-probability after temperature and before truncation."""
+    scale = torch.tensor([work.sampling.scale for work in requests])
+    logp = (logits_nw / scale[:, None]).log_softmax(-1)
+    tokens = torch.multinomial(logp.exp(), 1, generator=shared).squeeze(1)
+    for row, work in enumerate(requests):
+        sampling = work.sampling
+        if sampling.temperature == 0:
+            tokens[row] = logp[row].argmax()
+        elif work.generator is not None or sampling.top_k or sampling.top_p < 1:
+            kept = _truncate(logp[row], sampling.top_k, sampling.top_p)
+            tokens[row] = torch.multinomial(kept, 1, generator=work.generator or shared).squeeze()
+    chosen = logp.gather(1, tokens[:, None]).squeeze(1)
+    return tokens.tolist(), chosen.tolist()
+
+
+def _truncate(logp_w: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Probabilities [W] with everything outside the top k and outside the nucleus of mass `top_p` set to 0."""
+    p, order = logp_w.exp().sort(descending=True)
+    outside = p.cumsum(0) - p >= top_p  # the token that crosses the threshold stays in
+    if top_k:
+        outside[top_k:] = True
+    return torch.zeros_like(p).scatter(0, order, p.masked_fill(outside, 0.0))

@@ -1,0 +1,86 @@
+"""A model's chat template, run in a sandbox that is set up the way the templates' authors expect."""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.meta
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from stepwell.errors import ConfigError, InvalidRequest
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's tokens for trainers; rendered, it is its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's base class declares a plain set
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled chat template; immutable, so safe to share."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Compile `source`; `special_tokens` such as `bos_token` are its variables.
+
+        Raises:
+            ConfigError: the source is not a valid template.
+        """
+        environment = _environment()
+        try:
+            self._template = environment.from_string(source)
+            self.takes_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"the model's chat template does not compile: {error}") from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """The conversation as text, ending where the assistant's turn begins.
+
+        Raises:
+            InvalidRequest: the template refuses this conversation, e.g. roles that do not alternate.
+        """
+        try:
+            return self._template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
+            # A template is a program from outside: whatever it stumbles over is this conversation's shape.
+            raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from error
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML and non-ASCII, which would put other tokens in front of the model.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.datetime.now().strftime(layout)

@@ -1,0 +1,108 @@
+"""The built-in agent: the unmodified OpenAI SDK, pointed at a gateway."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import openai
+
+from stepwell.config import Config
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
+from stepwell.rendering.messages import Message, Tool, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the policy answered, and which recorded step it was."""
+
+    message: Message
+    step_id: str
+
+
+class Agent(Protocol):
+    """Asks the policy for the next message of a trajectory."""
+
+    async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
+        """The policy's answer.
+
+        Raises:
+            ContextOverflow: the conversation no longer fits.
+            EngineError: the model could not be reached or failed.
+            InvalidRequest: the gateway refused the request.
+        """
+        ...
+
+
+class ChatAgentConfig(Config):
+    """How the agent asks for completions."""
+
+    temperature: float = 1.0
+    """Sampling temperature; 1 is the distribution that the trainer optimises."""
+    max_tokens: int = 64
+    """Upper bound on the tokens of one response."""
+    timeout: float = 600.0
+    """Seconds to wait for one response."""
+
+
+class ChatAgent:
+    """OpenAI chat completions; the trajectory is named in the base URL, as any agent could do."""
+
+    def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig) -> None:
+        """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`."""
+        self._url = gateway_url.rstrip("/")
+        self._model = model
+        self._config = config
+        self._client = openai.AsyncOpenAI(
+            base_url=f"{self._url}/v1", api_key="unused", timeout=config.timeout, max_retries=2
+        )
+
+    async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
+        """One chat completion (see the protocol)."""
+        client = self._client.with_options(base_url=f"{self._url}/t/{trajectory_id}/v1")
+        try:
+            raw = await client.chat.completions.with_raw_response.create(
+                model=self._model,
+                messages=[_to_wire(message) for message in messages],  # type: ignore[misc]  # plain dicts are accepted
+                tools=[_tool_to_wire(tool) for tool in tools] or openai.omit,  # type: ignore[misc]  # plain dicts, too
+                temperature=self._config.temperature,
+                max_tokens=self._config.max_tokens,
+            )
+        except openai.BadRequestError as error:
+            if error.code == "context_length_exceeded":
+                raise ContextOverflow(error.message) from error
+            raise InvalidRequest(error.message) from error
+        except openai.APIStatusError as error:
+            raise (EngineError if error.status_code >= 500 else InvalidRequest)(error.message) from error
+        except openai.OpenAIError as error:
+            raise EngineError(f"no answer from {self._url}: {error}") from error
+        return Action(_from_wire(raw.parse().choices[0].message), raw.headers["x-stepwell-step"])
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+def _to_wire(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def _tool_to_wire(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _from_wire(message: Any) -> Message:
+    calls = tuple(
+        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    )
+    return Message(role="assistant", content=message.content or "", tool_calls=calls)

@@ -1,0 +1,62 @@
+"""Many trajectories at a time: groups of one task each, and single trajectories for evaluation."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stepwell.errors import EnvironmentFailed
+from stepwell.rollout.agent import Agent
+from stepwell.rollout.env import TaskSet
+from stepwell.rollout.run import Ending, Log, RolloutConfig, record, run_trajectory
+from stepwell.types import GroupInfo, TrajectoryInfo
+
+OnEnding = Callable[[Ending], None]
+
+
+@dataclass(slots=True)
+class Collector:
+    """Runs an agent on the tasks of a task set and records everything."""
+
+    task_set: TaskSet
+    agent: Agent
+    log: Log
+    config: RolloutConfig
+    on_ending: OnEnding = lambda _: None
+    """Called at the end of every trajectory: for progress bars."""
+
+    async def collect_groups(self, tasks: Iterator[str], count: int, size: int) -> None:
+        """Make `count` groups of `size` complete trajectories, each of the next task.
+
+        Raises:
+            EnvironmentFailed: more than `max_failures` trajectories of a group failed.
+        """
+        limit = asyncio.Semaphore(self.config.concurrency)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self._collect_group(next(tasks), size, limit))
+
+    async def evaluate(self, task_ids: Sequence[str]) -> list[Ending]:
+        """One trajectory per task, in the order given, outside of any group: never trained on."""
+        limit = asyncio.Semaphore(self.config.concurrency)
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._run(task, None, "eval", limit)) for task in task_ids]
+        return [task.result() for task in running]
+
+    async def _collect_group(self, task_id: str, size: int, limit: asyncio.Semaphore) -> None:
+        info = GroupInfo(task_id=task_id, size=size)
+        await record(self.log, info)
+        missing, failures = size, 0
+        while missing:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._run(task_id, info.id, "rollout", limit)) for _ in range(missing)]
+            failed = [ending for task in running if (ending := task.result()).how == "failed"]
+            missing, failures = len(failed), failures + len(failed)
+            if failures > self.config.max_failures:
+                raise EnvironmentFailed(f"{failures} trajectories of task {task_id} failed, the last: {failed[-1].why}")
+
+    async def _run(self, task_id: str, group_id: str | None, source: str, limit: asyncio.Semaphore) -> Ending:
+        info = TrajectoryInfo(group_id=group_id, task_id=task_id, source=source, agent=type(self.agent).__name__)
+        async with limit:
+            ending = await run_trajectory(info, self.task_set.make(), self.agent, self.log, self.config)
+        self.on_ending(ending)
+        return ending

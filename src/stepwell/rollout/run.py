@@ -1,0 +1,104 @@
+"""One trajectory: an agent acts in an environment until it ends, and each fact is recorded as it becomes known."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from stepwell.config import Config
+from stepwell.errors import ContextOverflow
+from stepwell.pool.base import Receipt
+from stepwell.rollout.agent import Agent
+from stepwell.rollout.env import Environment, Outcome
+from stepwell.types import Annotation, End, Record, TrajectoryInfo
+
+
+class Log(Protocol):
+    """Where facts go: a pool, or a pool's client."""
+
+    def append(self, records: Sequence[Record]) -> Future[list[Receipt]]:
+        """As `stepwell.pool.base.Pool.append`."""
+        ...
+
+
+class RolloutConfig(Config):
+    """Limits of every trajectory."""
+
+    group_size: int = 8
+    """Trajectories of each task that are compared with each other."""
+    max_turns: int = 16
+    """A trajectory with so many steps is truncated."""
+    concurrency: int = 32
+    """Trajectories that run at once."""
+    max_failures: int = 3
+    """Failed trajectories of one group that are replaced before the rollout is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a trajectory went."""
+
+    trajectory_id: str
+    how: End
+    why: str = ""
+    reward: float = 0.0
+    turns: int = 0
+
+
+async def record(log: Log, *records: Record) -> None:
+    """Append and wait until it is durable; raises the first refusal."""
+    for receipt in await asyncio.wrap_future(log.append(records)):
+        if receipt.error is not None:
+            raise receipt.error
+
+
+async def run_trajectory(
+    info: TrajectoryInfo, environment: Environment, agent: Agent, log: Log, config: RolloutConfig
+) -> Ending:
+    """Play one episode. Whatever goes wrong is recorded as a failed trajectory; only cancellation is passed on.
+
+    An episode that ends without having earned anything is recorded with reward 0: that it earned nothing is known.
+    """
+    await record(log, info)
+    try:
+        ending = await _play(info, environment, agent, log, config)
+    except asyncio.CancelledError:
+        await record(log, Annotation.end(info.id, "failed", "cancelled"))
+        raise
+    except Exception as error:  # a rollout that breaks is data, whatever broke it
+        ending = Ending(trajectory_id=info.id, how="failed", why=f"{type(error).__name__}: {error}")
+    await record(log, Annotation.end(info.id, ending.how, ending.why))
+    return ending
+
+
+async def _play(
+    info: TrajectoryInfo, environment: Environment, agent: Agent, log: Log, config: RolloutConfig
+) -> Ending:
+    messages = list(await asyncio.to_thread(environment.reset, info.task_id))
+    total, parts_seen = 0.0, 0
+    outcome, why, turns = Outcome(), "", 0
+    while not (outcome.terminated or outcome.truncated):
+        if turns == config.max_turns:
+            outcome, why = Outcome(truncated=True), f"{turns} turns"
+            break
+        try:
+            action = await agent.act(info.id, messages, environment.tools)
+        except ContextOverflow as overflow:
+            outcome, why = Outcome(truncated=True), str(overflow)
+            break
+        turns += 1
+        outcome = await asyncio.to_thread(environment.step, action.message)
+        messages += [action.message, *outcome.messages]
+        total += outcome.reward
+        parts_seen += len(outcome.reward_parts)
+        if outcome.reward_parts:
+            await record(log, *_rewards(action.step_id, outcome))
+    if not parts_seen:
+        await record(log, Annotation.reward("trajectory", info.id, 0.0))
+    how: End = "terminated" if outcome.terminated else "truncated"
+    return Ending(trajectory_id=info.id, how=how, why=why, reward=total, turns=turns)
+
+
+def _rewards(step_id: str, outcome: Outcome) -> list[Annotation]:
+    return [Annotation.reward("step", step_id, value, name) for name, value in outcome.reward_parts]

@@ -1,0 +1,84 @@
+"""Checkpoints: what a killed run needs to go on. A kill while one is written leaves the one before it whole."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from stepwell.errors import ConfigError
+from stepwell.policy.model import Policy
+
+_KEEP: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands."""
+
+    policy_version: int
+    """The version that the saved weights are."""
+    lease_ids: tuple[str, ...] = ()
+    """The leases that made it: trained on already, so to be acknowledged even if the run died before it could."""
+
+
+def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
+    """Write `folder/<version>` with weights, optimiser and progress, then drop all but the newest two.
+
+    Files: `trainable.safetensors` (the tensors that training changes), `optimizer.pt`, `progress.json`.
+    """
+    final = folder / f"{progress.policy_version:06d}"
+    partial = folder / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file({name: t.contiguous() for name, t in policy.trainable_state().items()}, partial / "trainable.safetensors")
+    torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+    (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    for file in partial.iterdir():
+        _sync(file)
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync(folder)
+    for old in _checkpoints(folder)[:-_KEEP]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> Progress | None:
+    """Put the newest checkpoint in `folder` into policy and optimiser; None if there is none.
+
+    Raises:
+        ConfigError: it belongs to another model, or other layers were trained in it.
+    """
+    checkpoints = _checkpoints(folder)
+    if not checkpoints:
+        return None
+    newest = checkpoints[-1]
+    raw = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
+    progress = Progress(policy_version=raw["policy_version"], lease_ids=tuple(raw["lease_ids"]))
+    state = load_file(newest / "trainable.safetensors")
+    try:
+        optimizer.load_state_dict(torch.load(newest / "optimizer.pt", weights_only=True))
+    except ValueError as error:
+        raise ConfigError(f"{newest} belongs to another model or optimiser: {error}") from error
+    with policy.writing():
+        policy.load_trainable_state(state)
+        policy.version = progress.policy_version
+    return progress
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Complete ones, oldest first."""
+    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.exists() else []
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,172 @@
+"""From credit to tensors: samples, whitening, weights of each token in the loss, and packed micro-batches.
+
+Shape letters: B samples, N packed tokens, M response tokens, K supervised values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.algorithms.base import Objective, Scope
+from stepwell.errors import InvalidRecord
+from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample
+
+
+def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values: Mapping[str, Floats]) -> list[Sample]:
+    """One sample per trainable step, in the order of the groups.
+
+    `credits` and `values` are by step id; a step without values was not read by a critic.
+
+    Raises:
+        InvalidRecord: a trainable step got no credit, or credit for another number of tokens.
+    """
+    samples = []
+    for trajectory in (t for group in groups for t in group.trajectories):
+        for step in trajectory.steps:
+            if not step.trainable:
+                continue
+            if step.id not in credits:
+                raise InvalidRecord(f"the algorithm gave step {step.id} no credit")
+            credit = credits[step.id]
+            samples.append(
+                Sample(
+                    step_id=step.id,
+                    trajectory_id=trajectory.info.id,
+                    token_ids=np.concatenate([step.prompt_ids, step.response_ids]),
+                    prompt_length=len(step.prompt_ids),
+                    logprobs=step.logprobs,
+                    advantages=credit.advantages,
+                    value_targets=credit.value_targets,
+                    old_values=values.get(step.id, NO_FLOATS)[: len(credit.value_targets)],
+                    temperature=step.sampling.scale,
+                )
+            )
+    return samples
+
+
+def whiten(samples: Sequence[Sample], scope: Scope, eps: float = 1e-8) -> list[Sample]:
+    """Advantages shifted to mean 0 and scaled to deviation 1 (Bessel) over all steps, or all tokens; "none": unchanged.
+
+    A single step or token keeps its advantage: there is nothing to compare it with.
+    """
+    if scope == "none" or not samples:
+        return list(samples)
+    units = [s.advantages if scope == "token" else s.advantages[:1] for s in samples]
+    flat = np.concatenate(units).astype(np.float64)
+    if len(flat) < 2:
+        return list(samples)
+    mean, deviation = flat.mean(), flat.std(ddof=1)
+    return [replace(s, advantages=((s.advantages - mean) / (deviation + eps)).astype(np.float32)) for s in samples]
+
+
+def token_weights(samples: Sequence[Sample], aggregation: str) -> list[Floats]:
+    """Weight of each response token in the loss, float32 [R] per sample; all of them sum to 1.
+
+    `per_token`: equal. `per_step`: equal within a step, steps equal. `per_trajectory`: equal within a step, steps of a
+    trajectory equal, trajectories equal.
+    """
+    sizes = [len(s.advantages) for s in samples]
+    if aggregation == "per_token":
+        total = sum(sizes)
+        return [np.full(n, 1 / total, np.float32) for n in sizes]
+    if aggregation == "per_step":
+        return [np.full(n, 1 / (n * len(samples)), np.float32) for n in sizes]
+    steps_of: dict[str, int] = {}
+    for sample in samples:
+        steps_of[sample.trajectory_id] = steps_of.get(sample.trajectory_id, 0) + 1
+    return [
+        np.full(n, 1 / (n * steps_of[s.trajectory_id] * len(steps_of)), np.float32)
+        for s, n in zip(samples, sizes, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Samples packed end to end, without padding, for one forward and backward pass."""
+
+    lengths: tuple[int, ...]
+    """[B] tokens of each row."""
+    ids: Tensor
+    """int64 [N]."""
+    positions: Tensor
+    """int64 [N], from 0 in each row."""
+    predicting: Tensor
+    """int64 [M]: where in N the hidden state is that predicts each response token."""
+    targets: Tensor
+    """int64 [M]: the response tokens themselves."""
+    row: Tensor
+    """int64 [M]: which of the B samples each response token belongs to."""
+    logprobs: Tensor
+    """float32 [M]: as sampled."""
+    advantages: Tensor
+    """float32 [M]."""
+    weights: Tensor
+    """float32 [M]: share in the policy loss; over all micro-batches of an update they sum to 1."""
+    temperatures: Tensor
+    """float32 [M]."""
+    value_at: Tensor
+    """int64 [K]: where in N each supervised value is read."""
+    value_targets: Tensor
+    """float32 [K]."""
+    old_values: Tensor
+    """float32 [K]."""
+    value_weights: Tensor
+    """float32 [K]: share in the value loss; over all micro-batches of an update they sum to 1."""
+
+
+def pack(samples: Sequence[Sample], objective: Objective, token_budget: int) -> list[MicroBatch]:
+    """Micro-batches of at most `token_budget` tokens (a longer sample gets one of its own).
+
+    Rows are sorted by length, so that attention computes rows of equal length together. The result of an update does
+    not depend on the budget: weights are those of the whole set.
+    """
+    weights = token_weights(samples, objective.aggregation)
+    total_values = sum(len(s.value_targets) for s in samples)
+    order = sorted(range(len(samples)), key=lambda i: len(samples[i].token_ids), reverse=True)
+    batches: list[list[int]] = []
+    room = 0
+    for i in order:
+        length = len(samples[i].token_ids)
+        if length > room:
+            batches.append([])
+            room = token_budget
+        batches[-1].append(i)
+        room -= length
+    return [_micro_batch([samples[i] for i in b], [weights[i] for i in b], total_values) for b in batches]
+
+
+def _micro_batch(samples: Sequence[Sample], weights: Sequence[Floats], total_values: int) -> MicroBatch:
+    lengths = [len(s.token_ids) for s in samples]
+    starts = np.cumsum([0, *lengths[:-1]])
+    predicting = [
+        np.arange(o + s.prompt_length - 1, o + n - 1) for s, o, n in zip(samples, starts, lengths, strict=True)
+    ]
+    value_at = [np.arange(len(s.value_targets)) + o + s.prompt_length - 1 for s, o in zip(samples, starts, strict=True)]
+    values = sum(len(v) for v in value_at)
+    return MicroBatch(
+        lengths=tuple(lengths),
+        ids=_int64([s.token_ids for s in samples]),
+        positions=_int64([np.arange(n) for n in lengths]),
+        predicting=_int64(predicting),
+        targets=_int64([s.token_ids[s.prompt_length :] for s in samples]),
+        row=_int64([np.full(len(s.advantages), i) for i, s in enumerate(samples)]),
+        logprobs=_float32([s.logprobs for s in samples]),
+        advantages=_float32([s.advantages for s in samples]),
+        weights=_float32(weights),
+        temperatures=_float32([np.full(len(s.advantages), s.temperature) for s in samples]),
+        value_at=_int64(value_at),
+        value_targets=_float32([s.value_targets for s in samples]),
+        old_values=_float32([s.old_values for s in samples]),
+        value_weights=torch.full((values,), 1 / max(total_values, 1)),
+    )
+
+
+def _int64(parts: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def _float32(parts: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))

@@ -1,0 +1,163 @@
+"""The training loop: lease ready groups, give credit, update, checkpoint, acknowledge. It knows no algorithm by name.
+
+Order matters where a kill may strike: the checkpoint is written before the lease is acknowledged and remembers the
+lease, so no batch is lost and none is trained on twice.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.algorithms.base import Algorithm, Inputs
+from stepwell.config import Config
+from stepwell.errors import InvalidRequest, NotFound
+from stepwell.pool.base import Lease, Pool
+from stepwell.trainer.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stepwell.trainer.collate import MicroBatch, make_samples, whiten
+from stepwell.trainer.update import Learner
+from stepwell.types import Credit, Floats, Group, Sample, UpdateInfo
+
+
+class TrainerConfig(Config):
+    """How long, and on how much at a time."""
+
+    updates: int = 20
+    """Policy version at which training stops."""
+    groups_per_update: int = 16
+    """Groups that each update trains on."""
+    lease_seconds: float = 3600.0
+    """How long the trainer may hold a batch before the pool hands it to somebody else."""
+    checkpoint_every: int = 1
+    """Updates between checkpoints; a killed run repeats at most so many."""
+
+
+Collect = Callable[[int], Awaitable[None]]
+"""Makes that many more groups ready in the pool, sampled by the current policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Where a run's facts go."""
+
+    name: str
+    """Name of the run, also as a consumer of the pool."""
+    folder: Path
+    """Holds `checkpoints/`."""
+    pool: Pool
+
+
+class Trainer:
+    """Executes an algorithm on what a pool holds."""
+
+    def __init__(
+        self,
+        run: Run,
+        learner: Learner,
+        algorithm: Algorithm,
+        config: TrainerConfig,
+        on_micro_batch: Callable[[MicroBatch], None] | None = None,
+    ) -> None:
+        """`on_micro_batch` sees each micro-batch just before it is trained on."""
+        self._run = run
+        self._learner = learner
+        self._algorithm = algorithm
+        self._config = config
+        self._on_micro_batch = on_micro_batch
+        self._unacknowledged: list[str] = []
+
+    def resume(self) -> int:
+        """Go on from the newest checkpoint, if there is one; gives the policy version."""
+        progress = load_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer)
+        for lease_id in progress.lease_ids if progress else ():
+            self._acknowledge(lease_id)
+        return self._learner.policy.version
+
+    async def updates(self, collect: Collect) -> AsyncIterator[UpdateInfo]:
+        """Train until `config.updates`; yields each update after it is published, checkpointed and acknowledged."""
+        while self._learner.policy.version < self._config.updates:
+            started = time.perf_counter()
+            leases = await self._lease(collect)
+            collected = time.perf_counter()
+            metrics = await asyncio.to_thread(self._learn, [g for lease in leases for g in lease.groups])
+            metrics |= {"seconds_collect": collected - started, "seconds_learn": time.perf_counter() - collected}
+            yield await asyncio.to_thread(self._finish, leases, metrics)
+
+    async def _lease(self, collect: Collect) -> list[Lease]:
+        """Fresh groups for one update: first what is ready already (after a restart, say), then what is missing."""
+        leases: list[Lease] = []
+        missing = self._config.groups_per_update
+        while missing:
+            lease = await asyncio.to_thread(self._lease_ready, missing)
+            if lease.groups:
+                leases.append(lease)
+                missing -= len(lease.groups)
+            elif missing:
+                await collect(missing)
+        return leases
+
+    def _lease_ready(self, limit: int) -> Lease:
+        version = self._learner.policy.version
+        return self._run.pool.lease(
+            self._run.name, limit=limit, seconds=self._config.lease_seconds, min_policy_version=version
+        )
+
+    def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
+        metrics = _collection_metrics(groups)
+        samples = self._samples(groups)
+        if not samples:
+            raise InvalidRequest("none of the leased steps can be trained on: their tokens are unknown or aborted")
+        return metrics | self._learner.update(samples, self._algorithm.objective, self._on_micro_batch)
+
+    def _samples(self, groups: Sequence[Group]) -> list[Sample]:
+        steps = [s for group in groups for t in group.trajectories for s in t.steps]
+        values = self._learner.values(steps, self._algorithm.needs_values)
+        credits = self._credits(groups, values)
+        return whiten(make_samples(groups, credits, values), self._algorithm.whiten)
+
+    def _credits(self, groups: Sequence[Group], values: dict[str, Floats]) -> dict[str, Credit]:
+        inputs = Inputs(values=values)
+        return {credit.step_id: credit for group in groups for credit in self._algorithm.assign(group, inputs)}
+
+    def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
+        version = self._learner.policy.version
+        self._unacknowledged += [lease.id for lease in leases]
+        if version % self._config.checkpoint_every == 0 or version >= self._config.updates:
+            progress = Progress(policy_version=version, lease_ids=tuple(self._unacknowledged))
+            save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress)
+            for lease_id in self._unacknowledged:
+                self._acknowledge(lease_id)
+            self._unacknowledged.clear()
+        update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
+        self._run.pool.put(update)
+        return update
+
+    def _acknowledge(self, lease_id: str) -> None:
+        try:
+            self._run.pool.acknowledge(lease_id)
+        except NotFound as error:
+            raise NotFound(f"the checkpoint was made with another pool: {error}") from error
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._run.folder / "checkpoints"
+
+
+def _collection_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    trajectories = [t for group in groups for t in group.trajectories]
+    rewards = np.array([t.reward for t in trajectories], np.float64)
+    metrics = {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "trajectories": float(len(trajectories)),
+        "steps_per_trajectory": float(np.mean([len(t.steps) for t in trajectories])),
+        "truncated_rate": float(np.mean([t.status == "truncated" for t in trajectories])),
+    }
+    parts: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.reward_parts:
+            parts.setdefault(name, []).append(value)
+    return metrics | {f"reward/{name}": sum(values) / len(trajectories) for name, values in parts.items()}

@@ -1,0 +1,111 @@
+"""The pages, in NiceGUI's simulated browser: right figures, no stored text as markup, and an answer to every state."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from nicegui import ui
+from nicegui.testing import User, user_simulation
+
+from stepwell.dashboard import pages
+from stepwell.pool.store import SQLitePool
+from stepwell.types import Step, TrajectoryInfo
+from tests.dashboard.records import small_pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[SQLitePool]:
+    pool = small_pool(tmp_path)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+async def user(pool: SQLitePool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[User]:
+    monkeypatch.setattr(pages, "REFRESH", 0.05)
+    async with user_simulation() as user:
+        pages.register(pool, lambda ids: "".join(f"<b>{token}</b>" for token in ids))
+        yield user
+
+
+async def test_the_first_page_has_the_counts(user: User) -> None:
+    await user.open("/")
+    for text in ("Groups", "0 ready", "1 open, 1 terminated", "after 9 of prompt", "3 updates", "Trajectories"):
+        await user.should_see(text)
+    (table,) = user.find(ui.table).elements
+    rows = {row["id"]: row for row in table.rows}
+    assert list(rows) == ["traj-2", "traj-1"]
+    assert rows["traj-1"] | {"opened": ""} == {
+        "id": "traj-1",
+        "task": "capital",
+        "by": "agent",
+        "status": "terminated",
+        "reward": "1.25",
+        "steps": 2,
+        "tokens": 5,
+        "version": "0 to 4",
+        "opened": "",
+    }
+    assert (rows["traj-2"]["reward"], rows["traj-2"]["version"], rows["traj-2"]["by"]) == ("", "", "rollout")
+
+
+async def test_the_learning_curve_has_a_line_per_run(user: User) -> None:
+    await user.open("/")
+    (chart,) = user.find(ui.echart).elements
+    assert [(line["name"], line["data"]) for line in chart.options["series"]] == [("run", [[5, 0.5], [6, 0.75]])]
+
+
+async def test_a_page_follows_the_pool(user: User, pool: SQLitePool) -> None:
+    await user.open("/")
+    await user.should_not_see("2 open, 1 terminated")
+    pool.put(TrajectoryInfo(id="traj-3"))
+    await user.should_see("2 open, 1 terminated", retries=100)
+
+
+async def test_a_trajectory_page_follows_its_trajectory(user: User, pool: SQLitePool) -> None:
+    await user.open("/trajectory/traj-2")
+    await user.should_see("No step yet")
+    pool.put(Step(trajectory_id="traj-2", index=0, prompt_ids=[1], response_ids=[77], logprobs=[-1]))
+    await user.should_see("Step 0", retries=100)
+
+
+async def test_a_trajectory_page_shows_the_conversation_and_the_figures_of_each_step(user: User) -> None:
+    await user.open("/trajectory/traj-1")
+    for text in ("1.25 (answer 1, format 0.25)", "terminated", "group-1", "Which city?", "Marn.", "It is Marn."):
+        await user.should_see(text)
+    await user.should_see("policy versions 3 to 4 · 6 prompt tokens · 3 sampled · ended by stop · 0.00 s · reward 1")
+
+
+async def test_a_prompt_is_decoded_when_it_is_opened(user: User) -> None:
+    await user.open("/trajectory/traj-1")
+    await user.should_not_see("<b>1</b><b>2</b><b>3</b>")
+    for panel in user.find("Prompt, as the engine was given it").elements:
+        panel.set_value(True)
+    await user.should_see("<b>1</b><b>2</b><b>3</b>")
+
+
+async def test_the_markup_of_a_page_holds_no_stored_text_unescaped(user: User) -> None:
+    await user.open("/trajectory/traj-1")
+    contents = [element.content for element in user.find(ui.html).elements]
+    assert len(contents) == 2
+    assert all("&lt;b&gt;" in content and "<b>" not in content for content in contents)
+
+
+async def test_an_unknown_trajectory_is_said_to_be_unknown(user: User) -> None:
+    await user.open("/trajectory/nowhere")
+    await user.should_see("There is no trajectory 'nowhere' in this pool.")
+
+
+async def test_an_empty_pool_says_what_to_do(tmp_path: Path) -> None:
+    pool = SQLitePool.open(tmp_path / "empty.sqlite")
+    async with user_simulation() as user:
+        pages.register(pool)
+        await user.open("/")
+        await user.should_see("Point an agent's base URL at the gateway")
+    pool.close()
+
+
+async def test_a_pool_that_cannot_be_read_is_said_so(user: User, pool: SQLitePool) -> None:
+    pool.close()
+    await user.open("/")
+    await user.should_see("The pool cannot be read")

