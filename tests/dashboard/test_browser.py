@@ -1,4 +1,4 @@
-"""The pages in a real browser, served by `stepwell dashboard`: stored text never becomes markup."""
+"""The pages as `stepwell dashboard` serves them, in a real browser: stored text never becomes markup."""
 
 import shutil
 import socket
@@ -22,7 +22,6 @@ SERVE = "import typer; from stepwell.cli.dashboard import dashboard; typer.run(d
 PATIENCE = 120.0  # seconds; a bound for a machine under load, not an expectation
 
 Look = Callable[[str], str]
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
 
 class _Page(HTMLParser):
@@ -73,18 +72,32 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def look(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
-    """Gives the DOM of a page after the browser has run it, for a pool in which every text is an attack."""
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The dashboard of a pool in which every text is an attack."""
     folder = tmp_path_factory.mktemp("attacked")
     small_pool(folder, mark=lambda text: f"{text} {ATTACK}").close()
-    chromium = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     with _served(folder / "pool.sqlite") as url:
+        yield url
 
-        def dom(path: str) -> str:
-            command = [*chromium, "--virtual-time-budget=8000", "--dump-dom", url + path]
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
 
-        yield dom
+@pytest.fixture
+def look(url: str, tmp_path: Path) -> Look:
+    """Gives the DOM of a page after the browser has run it."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+
+    def dom(path: str) -> str:
+        command = [CHROMIUM, *options, "--virtual-time-budget=8000", "--dump-dom", url + path]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+
+    return dom
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/x"])
+def test_a_path_that_is_no_page_is_left_to_the_app(url: str, path: str) -> None:
+    answer = httpx.get(url + path, trust_env=False)
+    assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.environments.search_qa import SearchQA, SearchQAConfig
+from stepwell.environments.search_qa import SearchQAConfig
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet
 
@@ -64,7 +64,7 @@ def hotpot_file(folder: Path, count: int = 12) -> Path:
 
 
 def _search_qa(folder: Path) -> TaskSet:
-    return SearchQA(SearchQAConfig(dataset="hotpot", path=hotpot_file(folder), max_turns=3, demonstrations=2))
+    return SearchQAConfig(dataset="hotpot", path=hotpot_file(folder), max_turns=3, demonstrations=2).build()
 
 
 CASES: tuple[Case, ...] = (

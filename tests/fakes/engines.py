@@ -62,5 +62,5 @@ class ScriptedEngine:
             raise EngineError("the scripted engine fails here")
         if position == self.publish_after:
             self.policy_version += 1
-        while position == self.wait_after and not self.go.is_set():
+        while position == self.wait_after and not self.go.is_set():  # noqa: ASYNC110 - set from the test's thread
             await asyncio.sleep(0.001)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import httpx
@@ -11,8 +12,10 @@ import numpy as np
 import openai
 import pytest
 
+from stepwell.errors import PoolError
+from stepwell.gateway.app import create_app
 from tests.fakes.engines import ScriptedEngine
-from tests.fakes.servers import wait_until
+from tests.fakes.servers import serving, wait_until
 
 USER = {"role": "user", "content": "hello"}
 SEARCH = {
@@ -221,8 +224,7 @@ def test_a_client_that_leaves_cancels_the_engine_and_leaves_an_abort_step(render
         body = {"model": "tiny", "messages": [USER], "stream": stream}
         async with httpx.AsyncClient() as http:
             call = asyncio.create_task(http.post(f"{url}/t/t1/v1/chat/completions", json=body))
-            while engine.sampled < 2:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: engine.sampled == 2)
             call.cancel()
 
     asyncio.run(leave())
@@ -251,6 +253,30 @@ def test_calls_that_overlap_in_one_trajectory_get_different_indices(renderer, se
     for thread in threads:
         thread.join()
     assert [step.index for step in pool.trajectory("t1").steps] == [0, 1, 2, 3]
+
+
+class FullDisk:
+    """A pool that can be read but takes nothing in."""
+
+    def __init__(self, pool):
+        self.trajectory = pool.trajectory
+
+    def append(self, records):
+        failed = Future()
+        failed.set_exception(PoolError("the disk is full"))
+        return failed
+
+
+def test_an_answer_whose_step_cannot_be_stored_is_never_completed(renderer, client, pool):
+    with serving(create_app(ScriptedEngine(renderer), renderer, FullDisk(pool))) as url:
+        create = client(url, path="t1").chat.completions.create
+        with pytest.raises(openai.InternalServerError, match="disk is full") as caught:
+            create(model="tiny", messages=[USER])
+        assert caught.value.status_code == 507
+        chunks = []
+        with pytest.raises(openai.APIError, match="disk is full"):
+            chunks.extend(chunk for chunk in create(model="tiny", messages=[USER], stream=True))
+        assert not any(chunk.choices[0].finish_reason for chunk in chunks)
 
 
 async def test_the_asynchronous_sdk_works_as_well(renderer, serve):

@@ -1,6 +1,7 @@
 """The white-box routes, and the pool client that speaks to them."""
 
 import dataclasses
+import json
 
 import pytest
 from starlette.testclient import TestClient
@@ -95,11 +96,11 @@ def test_a_single_step_that_is_refused_is_an_error(http, change, status):
 
 @pytest.mark.parametrize("value", ["NaN", '"NaN"', "Infinity", "1e999"])
 def test_nan_is_refused_clearly(http, value):
-    body = '{"trajectory_id":"t1","index":0,"prompt_ids":[1],"response_ids":[2],"logprobs":[%s]}' % value
+    body = json.dumps({**STEP, "logprobs": ["VALUE"]}).replace('"VALUE"', value)
     response = http.post("/v1/steps", content=body)
     assert response.status_code == 400
     assert "NaN or infinity" in response.json()["error"]["message"]
-    assert http.post("/v1/rewards", content='{"trajectory_id":"t1","value":%s}' % value).status_code == 400
+    assert http.post("/v1/rewards", content=f'{{"trajectory_id":"t1","value":{value}}}').status_code == 400
 
 
 def test_a_whole_life_of_a_trajectory_can_be_sent_and_read_back(http):

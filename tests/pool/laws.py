@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,13 @@ class AppendLaws:
         assert isinstance(refusal(pool, TrajectoryInfo(id="t", task_id=text)), InvalidRecord)
         assert refusal(pool, TrajectoryInfo(id="t")) is None
 
+    def test_a_reference_with_a_lone_surrogate_is_refused_without_harm_to_others(self, pool: Pool) -> None:
+        odd = "t\ud800"
+        orphans = [make_step(odd), Annotation.end(odd, "failed"), TrajectoryInfo(group_id=odd)]
+        *refused, fine = append(pool, *orphans, TrajectoryInfo(id="t"))
+        assert all(isinstance(receipt.error, InvalidRecord) for receipt in refused)
+        assert fine.error is None
+
     def test_request_and_response_keep_lone_surrogates_and_nul(self, pool: Pool) -> None:
         step = make_step("t", request='{"text": "\ud83d\0 é\udc00"}', response="\udfff")
         pool.put(TrajectoryInfo(id="t"), step)
@@ -182,6 +190,11 @@ class ReadLaws:
         for read in (pool.step, pool.trajectory, pool.group):
             with pytest.raises(NotFound, match="nowhere"):
                 read("nowhere")
+
+    def test_an_id_that_no_database_could_hold_is_not_found(self, pool: Pool) -> None:
+        for find in (pool.step, pool.trajectory, pool.group, pool.acknowledge, pool.release):
+            with pytest.raises(NotFound):
+                find("a\ud800")
 
     def test_an_empty_pool_counts_zero(self, pool: Pool) -> None:
         stats = pool.stats()
@@ -386,11 +399,13 @@ class LeaseLaws:
                 act("nowhere")
 
     @pytest.mark.parametrize(
-        "wish", [{"limit": 0}, {"limit": 1, "seconds": 0}, {"limit": 1, "seconds": math.nan}], ids=str
+        "wish",
+        [{"limit": 0}, {"seconds": 0}, {"seconds": math.nan}, {"consumer": ""}, {"group_ids": ["a\ud800"]}],
+        ids=str,
     )
-    def test_an_impossible_wish_is_an_invalid_request(self, pool: Pool, wish: dict[str, float]) -> None:
+    def test_an_impossible_wish_is_an_invalid_request(self, pool: Pool, wish: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequest):
-            pool.lease("trainer", **wish)
+            pool.lease(**{"consumer": "trainer", "limit": 1, **wish})
 
     def test_concurrent_leases_never_hand_a_group_over_twice(self, pool: Pool) -> None:
         names = [f"g{number}" for number in range(30)]

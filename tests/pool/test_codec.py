@@ -14,9 +14,7 @@ from stepwell.types import Annotation, GroupInfo, Step, TrajectoryInfo, UpdateIn
 from tests.pool.builders import make_step
 from tests.strategies import conversations, group_infos, reward_annotations, trajectory_infos, updates
 
-on_disk = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+on_disk = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def bits(values) -> list[bytes]:

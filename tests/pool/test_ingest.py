@@ -54,7 +54,7 @@ def fresh(path: Path) -> SQLitePool:
     return SQLitePool.open(path)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records, max_size=25))
 def test_a_batch_is_judged_as_its_records_one_by_one(tmp_path: Path, log: list[Record]) -> None:
     together, alone = fresh(tmp_path / "together.sqlite"), fresh(tmp_path / "alone.sqlite")
@@ -68,7 +68,7 @@ def test_a_batch_is_judged_as_its_records_one_by_one(tmp_path: Path, log: list[R
     alone.close()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records, max_size=25))
 def test_what_is_kept_up_to_date_equals_the_fold_of_the_log(tmp_path: Path, log: list[Record]) -> None:
     pool = fresh(tmp_path / "pool.sqlite")

@@ -22,7 +22,8 @@ NATIVE = (
     "{%- if tools %}\n    {{- '<tools>' }}\n    {%- for tool in tools %}{{ tool | tojson }}{% endfor %}\n{%- endif %}\n"
     "{%- for m in messages %}{%- if m.role == 'skip' %}{% continue %}{% endif %}\n"
     "<|im_start|>{{ m.role }} {% generation %}{{ m.content }}{% endgeneration %}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|im_end|>\n"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}"
+    "<|im_end|>\n"
     "{%- endfor %}{{ eos_token }}"
 )
 RENDERER = tiny_renderer()

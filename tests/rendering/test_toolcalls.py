@@ -17,8 +17,10 @@ def _tool(name: str) -> Tool:
 TOOLS = (_tool("search"), _tool("read"))
 HERMES, LINE = TOOL_FORMATS["hermes"], TOOL_FORMATS["line"]
 FRAGMENTS = st.sampled_from(
-    ["search", ": ", "read: ", "\n", " ", "x", "<tool_call>", "</tool_call>", "<tool", '{"name": "search"', "}", '"']
-    + ['{"name": "search", "arguments": {"query": "a"}}', ", ", '"arguments": {}', "[[[", "NaN"]
+    [
+        *("search", ": ", "read: ", "\n", " ", "x", "<tool_call>", "</tool_call>", "<tool", '{"name": "search"', "}"),
+        *('{"name": "search", "arguments": {"query": "a"}}', ", ", '"arguments": {}', '"', "[[[", "NaN"),
+    ]
 )
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=3), max_size=10).map("".join)
 

@@ -4,7 +4,6 @@ To add one, write one file with a subclass of `AlgorithmConfig` whose `build` re
 to the table in `stepwell.algorithms` or name it by its file (`--algorithm my_estimator.py:MyEstimator`).
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -59,9 +58,9 @@ class Algorithm:
 class AlgorithmConfig(Config):
     """Settings of one algorithm."""
 
-    @abstractmethod
     def build(self) -> Algorithm:
         """The algorithm with these settings."""
+        raise NotImplementedError(f"{type(self).__name__} needs a build()")
 
 
 def broadcast(advantage: float, tokens: int) -> Floats:

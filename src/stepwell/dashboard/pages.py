@@ -10,6 +10,8 @@ from typing import Final
 
 from fastapi import FastAPI
 from nicegui import ui
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from stepwell.dashboard.overview import OverviewView
 from stepwell.dashboard.reading import read_overview
@@ -45,6 +47,20 @@ def mount(app: FastAPI, pool: Pool, decode: Decode | None = None) -> None:
     """
     register(pool, decode)
     ui.run_with(app, title="Stepwell", dark=None, show_welcome_message=False)
+    everything = app.router.routes.pop()  # NiceGUI's mount takes all paths; the app must answer for the others itself
+    if not isinstance(everything, Mount):
+        raise TypeError(f"NiceGUI was expected to mount itself last, found {everything!r}")
+    app.router.routes.append(_PagesOnly("/", everything.app))
+
+
+class _PagesOnly(Mount):
+    """NiceGUI on the dashboard's own paths alone, so that a wrong path of the API keeps the app's own kind of 404."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As a mount, for the paths below."""
+        path = scope.get("path", "")
+        ours = path == "/" or path.startswith(("/trajectory/", "/_nicegui"))
+        return super().matches(scope) if ours else (Match.NONE, {})
 
 
 def register(pool: Pool, decode: Decode | None = None) -> None:

@@ -45,10 +45,6 @@ class _Request:
     slot: int = -1
     cancelled: bool = False
 
-    def tokens(self) -> Ids:
-        """Prompt and what was sampled so far."""
-        return np.concatenate([self.prompt, np.array(self.sampled, np.int32)])
-
 
 class LocalEngine:
     """Samples from a `Policy` in a thread of its own; meets `stepwell.engines.base.Engine`."""
@@ -152,7 +148,7 @@ class LocalEngine:
         for work in self._running:
             self._free.append(work.slot)
         self._running.clear()
-        self._slots.forget(busy=())
+        self._slots.forget()
         _deliver([(work, error) for work in failed])
 
     def _tick(self, version: int) -> None:
@@ -198,8 +194,7 @@ class LocalEngine:
         later: list[_Request] = []
         for work in waiting:
             source, length = self._slots.longest_prefix(work.prompt[:-1])  # the last token must run: it has the logits
-            shared = max((common_prefix(work.prompt[:-1], other.prompt) for other in starting), default=0)
-            if not self._free or shared >= length + _WORTH_WAITING:
+            if not self._free or _waits(work, length, starting):
                 later.append(work)
                 continue
             work.slot = self._take_slot(source, length)
@@ -213,20 +208,19 @@ class LocalEngine:
 
     def _take_slot(self, source: int, length: int) -> int:
         """The source itself when it is free and would be continued, else the slot that was free for the longest."""
-        if source in self._free and length == len(self._slots.ids[source]):
+        if source in self._free and length == self._slots.lengths[source]:
             self._free.remove(source)
             return source
         return self._free.popleft()
 
     def _segment(self, work: _Request) -> Segment:
-        held = len(self._slots.ids[work.slot])
-        tokens = work.tokens()
-        self._slots.ids[work.slot] = tokens
-        return Segment(work.slot, held, tokens[held:])
+        """What `work` contributes to this tick: the rest of its prompt, or the token that was sampled last."""
+        if work.sampled:
+            return self._slots.extend(work.slot, np.array(work.sampled[-1:], np.int32))
+        return self._slots.extend(work.slot, work.prompt[self._slots.lengths[work.slot] :])
 
     def _forward(self, segments: Sequence[Segment]) -> Tensor:
         """Logits [len(segments), W] after the last token of each segment."""
-        self._slots.reserve(max(s.start + len(s.ids) for s in segments))
         ids = torch.from_numpy(np.concatenate([s.ids for s in segments]).astype(np.int64))
         positions = torch.from_numpy(np.concatenate([np.arange(s.start, s.start + len(s.ids)) for s in segments]))
         hidden = self._policy.hidden(ids, positions, CachedSegments(self._slots, segments))
@@ -238,6 +232,14 @@ class LocalEngine:
         if token in self._eos:
             return "stop"
         return "length" if len(work.sampled) >= work.room else None
+
+
+def _waits(work: _Request, held: int, starting: Sequence[_Request]) -> bool:
+    """Whether a prompt that starts in this tick will soon offer a much longer prefix than the one that is held now."""
+    worth = held + _WORTH_WAITING
+    if len(work.prompt) <= worth:
+        return False
+    return any(common_prefix(work.prompt[:-1], other.prompt) >= worth for other in starting)
 
 
 def _deliver(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:

@@ -14,13 +14,12 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stepwell.config import Config
 from stepwell.environments.answers import contains_answer, exact_match, f1
 from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_rows, wikipedia_corpus
 from stepwell.environments.retrieval import SearchIndex, window
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
-from stepwell.rollout.env import Outcome
+from stepwell.rollout.env import Outcome, TaskSetConfig
 
 TEST_SHARE: Final = 0.2
 """Part of the questions that is held out, chosen by a hash of the question."""
@@ -43,7 +42,7 @@ _TOOLS: Final = (
 )
 
 
-class SearchQAConfig(Config):
+class SearchQAConfig(TaskSetConfig):
     """Settings of the search question answering environment."""
 
     dataset: Literal["nq", "boolq", "hotpot"] = "nq"
@@ -74,6 +73,10 @@ class SearchQAConfig(Config):
         if self.answerable_only and self.dataset != "nq":
             raise ValueError("`answerable_only` is for `dataset: nq`")
         return self
+
+    def build(self) -> "SearchQA":
+        """The task set with these settings; see `SearchQA` for what it may raise."""
+        return SearchQA(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from stepwell.types import Step, Trajectory, TrajectoryInfo, new_id
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+~-]{0,199}")
 _KEY_PREFIX: Final = "sw-"
-_EXTENDABLE: Final = 8  # newest steps that a call may extend: enough for subagents that take turns in one trajectory
+_EXTENDABLE: Final = 4  # newest steps that a call may extend: enough for subagents that take turns in one trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Shape letters: S slots, K key/value heads, C capacity in tokens, D head size, H 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,54 +19,65 @@ class KVSlots:
     """Keys and values of up to `count` sequences, and the token ids that they belong to."""
 
     def __init__(self, count: int) -> None:
-        self.ids: list[Ids] = [np.empty(0, np.int32) for _ in range(count)]
-        self._stale: set[int] = set()
+        self.lengths = np.zeros(count, np.int64)
+        """[S] how many tokens each slot holds."""
+        self._ids_sc = np.zeros((count, 0), np.int32)
+        self._stale = np.zeros(count, np.bool_)
         self._keys_skcd: dict[int, Tensor] = {}
         self._values_skcd: dict[int, Tensor] = {}
-        self._capacity = 0
 
-    def forget(self, busy: Sequence[int]) -> None:
+    def forget(self, busy: Sequence[int] = ()) -> None:
         """Share nothing that older weights computed: empty all slots but those in use, and never copy from those."""
-        self._stale = set(busy)
-        for slot in set(range(len(self.ids))) - self._stale:
-            self.ids[slot] = np.empty(0, np.int32)
+        self._stale[:] = False
+        self._stale[list(busy)] = True
+        self.lengths[~self._stale] = 0
 
     def longest_prefix(self, tokens: Ids) -> tuple[int, int]:
         """(slot, length) of the longest common prefix of `tokens` with what a slot holds."""
-        lengths = [0 if i in self._stale else common_prefix(tokens, ids) for i, ids in enumerate(self.ids)]
-        best = int(np.argmax(lengths))
-        return best, lengths[best]
+        n = min(len(tokens), self._ids_sc.shape[1])
+        equal = np.logical_and.accumulate(self._ids_sc[:, :n] == tokens[:n], axis=1).sum(axis=1)
+        lengths = np.where(self._stale, 0, np.minimum(equal, self.lengths))
+        best = int(lengths.argmax())
+        return best, int(lengths[best])
+
+    def extend(self, slot: int, ids: Ids) -> "Segment":
+        """Give `slot` more tokens, whose keys and values the next forward pass has to write."""
+        start = int(self.lengths[slot])
+        stop = start + len(ids)
+        self._reserve(stop)
+        self._ids_sc[slot, start:stop] = ids
+        self.lengths[slot] = stop
+        return Segment(slot, start, ids)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`."""
-        self.ids[target] = self.ids[source][:length]
-        self._stale.discard(target)
+        """Make `target` hold the first `length` tokens of `source`, which may be itself."""
+        self.lengths[target] = length
+        self._stale[target] = False
         if source == target:
             return
+        self._ids_sc[target, :length] = self._ids_sc[source, :length]
         for buffer in (*self._keys_skcd.values(), *self._values_skcd.values()):
             buffer[target, :, :length] = buffer[source, :, :length]
 
-    def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens in every slot."""
-        if capacity <= self._capacity:
+    def _reserve(self, capacity: int) -> None:
+        """Make room for `capacity` tokens in every slot, and for some more, so that this is rare."""
+        old = self._ids_sc.shape[1]
+        if capacity <= old:
             return
-        self._capacity = max(capacity, min(2 * self._capacity, capacity + 512), 64)
+        more = max(64, capacity + capacity // 4) - old
+        self._ids_sc = np.pad(self._ids_sc, ((0, 0), (0, more)))
         for buffers in (self._keys_skcd, self._values_skcd):
-            for layer, old in buffers.items():
-                buffers[layer] = old.new_empty((*old.shape[:2], self._capacity, old.shape[3]))
-                buffers[layer][:, :, : old.shape[2]] = old
+            for layer, buffer in buffers.items():
+                buffers[layer] = torch.nn.functional.pad(buffer, (0, 0, 0, more))
 
-    def write(self, layer: int, slot: int, start: int, key_knd: Tensor, value_knd: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values from position `start` on; gives all of the slot's so far, [K, start+n, D] each."""
-        if layer not in self._keys_skcd:
-            heads, _, size = key_knd.shape
-            for buffers in (self._keys_skcd, self._values_skcd):
-                buffers[layer] = key_knd.new_empty((len(self.ids), heads, self._capacity, size))
-        stop = start + key_knd.shape[1]
-        keys, values = self._keys_skcd[layer][slot], self._values_skcd[layer][slot]
-        keys[:, start:stop] = key_knd
-        values[:, start:stop] = value_knd
-        return keys[:, :stop], values[:, :stop]
+    def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, [S, K, C, D] each; made like a key [K, N, D] when asked for the first time."""
+        for buffers in (self._keys_skcd, self._values_skcd):
+            if layer not in buffers:
+                buffers[layer] = like.new_zeros(
+                    (*self._ids_sc.shape[:1], like.shape[0], self._ids_sc.shape[1], like.shape[2])
+                )
+        return self._keys_skcd[layer], self._values_skcd[layer]
 
 
 def common_prefix(left: Ids, right: Ids) -> int:
@@ -85,33 +97,64 @@ class Segment:
     ids: Ids
 
 
+_SHORT: Final = 128
+"""Up to this many tokens, gathering the pasts of single-token segments into one batch beats a call for each."""
+
+
 class CachedSegments:
-    """Attention plan of a tick: each segment sees its slot's past and, causally, itself."""
+    """Attention plan over a cache: each segment sees its slot's past and, causally, itself.
+
+    Query heads that share a key/value head are laid out as further query rows of it, which is grouped-query attention
+    without copying keys and values.
+    """
 
     def __init__(self, slots: KVSlots, segments: Sequence[Segment]) -> None:
         self._slots = slots
         self._segments = segments
+        totals = [s.start + len(s.ids) for s in segments]
+        self._batched = all(len(s.ids) == 1 for s in segments) and max(totals) <= _SHORT
+        self._at = torch.tensor([s.slot for s in segments])
+        self._last = torch.tensor(totals) - 1
+        self._visible = torch.arange(max(totals)) <= self._last[:, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Write the new keys and values into their slots and attend to all that the slots hold."""
-        heads, _, size = query.shape
-        kv_heads = key.shape[0]
+        keys, values = self._slots.layer(layer, key)
+        if self._batched:
+            return self._attend_batched(query, key, value, keys, values, scale)
         out = torch.empty_like(query)
         at = 0
         for segment in self._segments:
             rows = slice(at, at + len(segment.ids))
             at = rows.stop
-            keys, values = self._slots.write(layer, segment.slot, segment.start, key[:, rows], value[:, rows])
-            # the query heads of one key/value head form its query rows: grouped-query attention without copies
-            q = query[:, rows].reshape(kv_heads, -1, size)
-            mask = _causal_mask(heads // kv_heads, len(segment.ids), keys.shape[1])
-            attended = scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask, scale=scale)
-            out[:, rows] = attended.reshape(heads, -1, size)
+            stop = segment.start + len(segment.ids)
+            keys[segment.slot, :, segment.start : stop] = key[:, rows]
+            values[segment.slot, :, segment.start : stop] = value[:, rows]
+            past = keys[segment.slot, :, :stop], values[segment.slot, :, :stop]
+            out[:, rows] = _attend_one(query[:, rows], *past, scale)
         return out
 
+    def _attend_batched(
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scale: float
+    ) -> Tensor:
+        """All segments at once: one new token each."""
+        heads, n, size = query.shape
+        keys[self._at, :, self._last] = key.transpose(0, 1)
+        values[self._at, :, self._last] = value.transpose(0, 1)
+        longest = self._visible.shape[1]
+        q = query.transpose(0, 1).reshape(n, key.shape[0], -1, size)
+        past = keys[self._at, :, :longest], values[self._at, :, :longest]
+        out = scaled_dot_product_attention(q, *past, attn_mask=self._visible[:, None, None], scale=scale)
+        return out.reshape(n, heads, size).transpose(0, 1)
 
-def _causal_mask(repeats: int, new: int, total: int) -> Tensor | None:
-    """Bool [repeats*new, total]: new token i sees keys up to total-new+i. A single token sees all."""
-    if new == 1:
-        return None
-    return torch.ones(new, total, dtype=torch.bool).tril(total - new).repeat(repeats, 1)
+
+def _attend_one(query_hnd: Tensor, keys_ktd: Tensor, values_ktd: Tensor, scale: float) -> Tensor:
+    """Attention [H, n, D] of the newest n of T tokens."""
+    heads, new, size = query_hnd.shape
+    kv_heads, total, _ = keys_ktd.shape
+    mask = None
+    if new > 1:  # token i of the new ones sees keys up to total - new + i
+        mask = torch.ones(new, total, dtype=torch.bool).tril(total - new).repeat(heads // kv_heads, 1)
+    q = query_hnd.reshape(1, kv_heads, -1, size)
+    out = scaled_dot_product_attention(q, keys_ktd[None], values_ktd[None], attn_mask=mask, scale=scale)
+    return out.reshape(heads, new, size)

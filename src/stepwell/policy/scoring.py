@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
+from stepwell.policy.kv_cache import CachedSegments, KVSlots
 from stepwell.policy.model import Policy
 from stepwell.types import Ids
 
@@ -22,7 +22,6 @@ from stepwell.types import Ids
 def prompt_hidden(policy: Policy, prompts: Sequence[Ids]) -> Tensor:
     """Hidden state of the last token of each prompt: float32 [len(prompts), E], in the order given."""
     slots = KVSlots(1)
-    slots.reserve(max((len(p) for p in prompts), default=1))
     hidden: dict[bytes, Tensor] = {}
     for prompt in sorted(prompts, key=lambda ids: ids.astype(">i4").tobytes()):
         key = prompt.tobytes()
@@ -32,9 +31,8 @@ def prompt_hidden(policy: Policy, prompts: Sequence[Ids]) -> Tensor:
 
 
 def _continue(policy: Policy, slots: KVSlots, prompt: Ids) -> Tensor:
-    start = min(common_prefix(slots.ids[0], prompt), len(prompt) - 1)  # the last token must run: its state is asked for
-    segment = Segment(slot=0, start=start, ids=prompt[start:])
-    slots.ids[0] = prompt
+    _, start = slots.longest_prefix(prompt[:-1])  # the last token must run: its state is asked for
+    slots.copy_prefix(0, 0, start)
+    segment = slots.extend(0, prompt[start:])
     ids = torch.from_numpy(segment.ids.astype(np.int64))
-    positions = torch.arange(start, len(prompt))
-    return policy.hidden(ids, positions, CachedSegments(slots, [segment]))[-1]
+    return policy.hidden(ids, torch.arange(start, len(prompt)), CachedSegments(slots, [segment]))[-1]

@@ -60,7 +60,9 @@ def draft(record: Record) -> Draft:
     """
     kind = type(record).__name__
     row = {name: _plain(f"{kind}.{name}", value) for name, value in _scalars(record).items()}
-    return Draft(record, {**row, "digest": _digest(repr(_identity(record, row)).encode(), *_payload(record))})
+    others = [_plain(f"{kind}.{name}", value) for name, value in _references(record).items()]
+    identity = repr((*row.values(), *others)).encode()
+    return Draft(record, {**row, "digest": _digest(identity, *_payload(record))})
 
 
 def _scalars(record: Record) -> Row:
@@ -100,7 +102,7 @@ def _step_scalars(step: Step) -> Row:
 def _plain(name: str, value: object) -> object:
     """`value` as the database drivers take it: exactly str, float, int or None."""
     if isinstance(value, str):
-        if "\0" in value or not (value.isascii() or _encodes(value)):
+        if not storable(value):
             raise InvalidRecord(f"{name} holds NUL or a lone surrogate, which the pool cannot store; remove it")
         return str(value)
     if isinstance(value, float):
@@ -110,12 +112,13 @@ def _plain(name: str, value: object) -> object:
     return None if value is None else _integer(name, value)
 
 
-def _encodes(text: str) -> bool:
+def storable(text: str) -> bool:
+    """Whether a database text can hold it: neither NUL nor a lone surrogate within."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\0" not in text
 
 
 def _integer(name: str, value: Any) -> int:
@@ -128,16 +131,17 @@ def _integer(name: str, value: Any) -> int:
     return whole
 
 
-def _identity(record: Record, row: Row) -> tuple[object, ...]:
+def _references(record: Record) -> dict[str, str | None]:
+    """What names another record; stored as that record's cursor."""
     match record:
         case TrajectoryInfo():
-            return (*row.values(), record.group_id)
+            return {"group_id": record.group_id}
         case Step():
-            return (*row.values(), record.trajectory_id)
+            return {"trajectory_id": record.trajectory_id}
         case Annotation():
-            return (*row.values(), record.target, record.target_id)
+            return {"target": record.target, "target_id": record.target_id}
         case _:
-            return tuple(row.values())
+            return {}
 
 
 def _payload(record: Record) -> tuple[bytes, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from stepwell.errors import Conflict, InvalidRequest, NotFound
+from stepwell.pool.codec import storable
 from stepwell.pool.queries import select_in
 from stepwell.pool.schema import deliveries, groups, leases
 from stepwell.types import new_id
@@ -26,8 +27,8 @@ class Wish:
     group_ids: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not self.consumer:
-            raise InvalidRequest("a lease needs the name of its consumer")
+        if not self.consumer or not all(map(storable, (self.consumer, *self.group_ids))):
+            raise InvalidRequest("a lease needs the name of its consumer, and names without NUL or lone surrogates")
         if self.limit < 1:
             raise InvalidRequest(f"limit of a lease must be at least 1, got {self.limit}")
         if not (math.isfinite(self.seconds) and self.seconds > 0):

@@ -52,6 +52,8 @@ def _drafted(record: Record) -> codec.Draft | Receipt:
 
 
 class _Stored(NamedTuple):
+    """What tells a retry from a conflict."""
+
     cursor: int
     digest: object
 
@@ -96,12 +98,16 @@ _DERIVED: Final = tuple(name for name in _Trajectory.__dataclass_fields__ if nam
 
 
 class _StepPlace(NamedTuple):
+    """Where a step is, for annotations about it."""
+
     cursor: int
     trajectory_cursor: int
 
 
 @dataclass
 class _Batch:
+    """One batch on its way into the log: what its verdicts depend on, and what it is going to write."""
+
     connection: sa.Connection
     packer: codec.StepPacker
     cursor: int = 0
@@ -116,7 +122,8 @@ class _Batch:
     def look_up(self, drafts: Sequence[codec.Draft]) -> None:
         """Load all that the verdicts depend on."""
         wanted = _mentioned(drafts)
-        self.cursor = queries.newest_cursor(self.connection)
+        # Locks the counter: until this transaction ends, nobody else draws a cursor.
+        self.cursor = self.connection.scalars(queries.newest_cursor.with_for_update()).one()
         for kind in (GroupInfo, Annotation, UpdateInfo):
             self._load_stored(kind, wanted[kind])
         self._load_steps(wanted[Step])
@@ -225,15 +232,16 @@ class _Batch:
         """Write what was admitted and bring the derived columns up to date."""
         if not self.rows:
             return
-        new = {row["cursor"] for row in self.rows[trajectories]}
-        for row in self.rows[trajectories]:
-            row.update(self.touched[_cursor(row)].derived())
+        new = [self.by_id[str(row["id"])] for row in self.rows[trajectories]]
+        for row, state in zip(self.rows[trajectories], new, strict=True):
+            row.update(state.derived())
         for table in _TABLES.values():
             if self.rows[table]:
                 self.connection.execute(sa.insert(table), self.rows[table])
-        grown = [{"of": cursor, **state.derived()} for cursor, state in self.touched.items() if cursor not in new]
+        grown = self.touched.keys() - {state.cursor for state in new}
         if grown:
-            self.connection.execute(_add_trajectory, grown)
+            rows = [{"of": cursor, **self.touched[cursor].derived()} for cursor in sorted(grown)]
+            self.connection.execute(_add_trajectory, rows)
         self.connection.execute(sa.update(meta).where(meta.c.name == "cursor").values(value=self.cursor))
         self._mark_ready()
 
@@ -252,12 +260,6 @@ class _Batch:
         ]
         if ready:
             self.connection.execute(_add_group, ready)
-
-
-def _cursor(row: codec.Row) -> int:
-    cursor = row["cursor"]
-    assert isinstance(cursor, int)
-    return cursor
 
 
 def _mentioned(drafts: Iterable[codec.Draft]) -> dict[type[Record], set[str]]:

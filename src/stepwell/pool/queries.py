@@ -16,6 +16,8 @@ from stepwell.types import Annotation, Group, Step, Trajectory, UpdateInfo
 
 _CHUNK: Final = 5_000  # values bound per statement; the databases allow about 32,000
 
+newest_cursor = sa.select(meta.c.value).where(meta.c.name == "cursor")
+
 _trajectories = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
 _annotations = sa.select(annotations, steps.c.id.label("step_id")).outerjoin(
     steps, annotations.c.step_cursor == steps.c.cursor
@@ -141,7 +143,7 @@ def stats(connection: sa.Connection) -> PoolStats:
         sa.select(sa.func.max(of.policy_version_max)), sa.select(sa.func.max(updates.c.policy_version))
     )
     return PoolStats(
-        cursor=newest_cursor(connection),
+        cursor=connection.scalars(newest_cursor).one(),
         groups=grouped[0],
         groups_ready=grouped[1],
         trajectories=opened,
@@ -154,13 +156,6 @@ def stats(connection: sa.Connection) -> PoolStats:
         updates=connection.scalar(sa.select(count()).select_from(updates)) or 0,
         policy_version=max(version or 0 for version in connection.scalars(versions)),
     )
-
-
-def newest_cursor(connection: sa.Connection) -> int:
-    """The newest cursor given out. In a write transaction nobody else can draw one until it ends."""
-    counter = sa.select(meta.c.value).where(meta.c.name == "cursor").with_for_update()
-    newest: int = connection.scalars(counter).one()
-    return newest
 
 
 def _folded(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Trajectory]:

@@ -154,7 +154,10 @@ class SQLitePool:
     def _write(self, work: Callable[[sa.Connection], _T]) -> _T:
         if self._writer is None:
             raise self._read_only()
-        return self._writer.call(work).result()
+        try:
+            return self._writer.call(work).result()
+        except UnicodeEncodeError as error:
+            raise _no_such_text(error) from error
 
     def _read_only(self) -> PoolError:
         return PoolError(f"{self._path} was opened read-only")
@@ -169,6 +172,12 @@ class SQLitePool:
                 yield connection
         except SQLAlchemyError as error:
             raise storage_error(str(self._path), error) from error
+        except UnicodeEncodeError as error:
+            raise _no_such_text(error) from error
+
+
+def _no_such_text(error: UnicodeEncodeError) -> NotFound:
+    return NotFound(f"{error.object!r} holds a lone surrogate; nothing in a pool is called that")
 
 
 def _engine(path: Path, mode: str, begin: str) -> sa.Engine:

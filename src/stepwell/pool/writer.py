@@ -102,14 +102,14 @@ class Writer:
     def _batches(self) -> Iterator[list[_Operation]]:
         """What has been submitted since the last commit, until the pool is closed."""
         while (operation := self._queue.get()) is not None:
-            batch, records = [operation], 0
+            batch, records = [operation], _weight(operation)
             while records < _RECORDS_PER_COMMIT and not self._queue.empty():
                 following = self._queue.get()
                 if following is None:
                     yield batch
                     return
                 batch.append(following)
-                records += len(following.records) if isinstance(following, _Append) else 1
+                records += _weight(following)
             yield batch
 
     def _commit(self, operations: Sequence[_Operation]) -> list[_Outcome]:
@@ -155,6 +155,10 @@ def storage_error(name: str, error: SQLAlchemyError) -> PoolError:
     failure = PoolError(f"{name}: {getattr(error, 'orig', None) or error}")
     failure.__cause__ = error
     return failure
+
+
+def _weight(operation: _Operation) -> int:
+    return len(operation.records) if isinstance(operation, _Append) else 1
 
 
 def _mergeable(operation: _Operation) -> object:

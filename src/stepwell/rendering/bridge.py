@@ -43,9 +43,9 @@ class Bridged:
     """Why no earlier step was extended; empty if one was."""
 
 
-def seen(renderer: Renderer, prompt_ids: Ids, response_ids: Ids) -> Seen:
+def seen(renderer: Renderer, prompt_ids: Ids, response_ids: Sequence[int] | Ids) -> Seen:
     """A step as the bridge needs it."""
-    ids = np.concatenate([prompt_ids, response_ids])
+    ids = np.concatenate([prompt_ids, np.asarray(response_ids, np.int32)])
     return Seen(ids=ids, text=renderer.decode(ids, skip_special=False))
 
 

@@ -69,12 +69,19 @@ class Trainer:
         self._on_micro_batch = on_micro_batch
         self._unacknowledged: list[str] = []
 
-    def resume(self) -> int:
-        """Go on from the newest checkpoint, if there is one; gives the policy version."""
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint; False if there is none."""
         progress = load_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer)
-        for lease_id in progress.lease_ids if progress else ():
+        if progress is None:
+            return False
+        for lease_id in progress.lease_ids:
             self._acknowledge(lease_id)
-        return self._learner.policy.version
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""
+        progress = Progress(policy_version=self._learner.policy.version, lease_ids=tuple(self._unacknowledged))
+        save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress)
 
     async def updates(self, collect: Collect) -> AsyncIterator[UpdateInfo]:
         """Train until `config.updates`; yields each update after it is published, checkpointed and acknowledged."""
@@ -126,8 +133,7 @@ class Trainer:
         version = self._learner.policy.version
         self._unacknowledged += [lease.id for lease in leases]
         if version % self._config.checkpoint_every == 0 or version >= self._config.updates:
-            progress = Progress(policy_version=version, lease_ids=tuple(self._unacknowledged))
-            save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress)
+            self.save()
             for lease_id in self._unacknowledged:
                 self._acknowledge(lease_id)
             self._unacknowledged.clear()

@@ -93,6 +93,13 @@ class ToolSpec(BaseModel):
         return Tool(name=self.function.name, description=self.function.description or "", parameters=parameters)
 
 
+def _functions_only(tools: object) -> object:
+    """Leave out built-in tools such as web search, which clients list for servers that have them."""
+    if not isinstance(tools, list):
+        return tools
+    return [tool for tool in tools if not (isinstance(tool, dict) and tool.get("type", "function") != "function")]
+
+
 class StreamOptions(BaseModel):
     """Options of a streamed answer."""
 
@@ -117,7 +124,7 @@ class ChatRequest(BaseModel):
 
     model: str
     messages: list[ChatMessage] = Field(min_length=1)
-    tools: list[ToolSpec] | None = None
+    tools: Annotated[list[ToolSpec] | None, BeforeValidator(_functions_only)] = None
     tool_choice: Any = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)

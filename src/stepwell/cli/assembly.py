@@ -1,0 +1,148 @@
+"""Where the concrete classes meet: from a recipe to a running policy, engine, gateway, pool and trainer."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+import transformers
+from fastapi import FastAPI
+
+from stepwell.algorithms import ALGORITHMS
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig
+from stepwell.cli.config import RecipeConfig, WarmupConfig
+from stepwell.cli.serving import served
+from stepwell.config import component_config
+from stepwell.engines.local import LocalEngine
+from stepwell.environments import ENVIRONMENTS
+from stepwell.errors import ConfigError
+from stepwell.gateway.app import create_app
+from stepwell.policy.builtin import resolve_model
+from stepwell.policy.model import Policy
+from stepwell.pool.base import Pool
+from stepwell.pool.store import SQLitePool
+from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.renderer import Renderer
+from stepwell.rollout.env import TaskSet, TaskSetConfig
+from stepwell.trainer.sft import Demonstration, supervised_update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model behind a gateway, with its pool."""
+
+    url: str
+    """The gateway's, without `/v1`."""
+    policy: Policy
+    renderer: Renderer
+    engine: LocalEngine
+    pool: Pool
+    app: FastAPI
+
+
+def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
+    """The recipe's model with its renderer. Seeds torch, so that a value head made here is reproducible."""
+    transformers.utils.logging.disable_progress_bar()  # loading takes a second; its bar would tear ours
+    if recipe.policy.threads:
+        torch.set_num_threads(recipe.policy.threads)
+    torch.manual_seed(recipe.seed)
+    directory = resolve_model(recipe.policy.model, recipe.seed)
+    policy = Policy.load(
+        directory,
+        name=recipe.policy.model if not Path(recipe.policy.model).is_dir() else directory.name,
+        trainable_layers=recipe.policy.trainable_layers,
+        value_head_size=recipe.policy.value_head_size,
+    )
+    return policy, Renderer.from_directory(directory, recipe.tool_format)
+
+
+def build_tasks(recipe: RecipeConfig) -> TaskSet:
+    """The recipe's task set. Raises ConfigError."""
+    return component_config(ENVIRONMENTS, TaskSetConfig, recipe.environment).build()
+
+
+def build_algorithm(recipe: RecipeConfig) -> Algorithm:
+    """The recipe's algorithm. Raises ConfigError."""
+    return component_config(ALGORITHMS, AlgorithmConfig, recipe.algorithm).build()
+
+
+@contextmanager
+def open_pool(path: Path) -> Iterator[Pool]:
+    """A pool for as long as the block lasts; what was appended is on disk when it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pool = SQLitePool.open(path)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@contextmanager
+def serve_policy(
+    recipe: RecipeConfig, policy: Policy, renderer: Renderer, pool: Pool, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[Served]:
+    """The policy behind a gateway on a thread of this process, with the dashboard on the same port where installed."""
+    engine = LocalEngine(policy, eos_ids=sorted(renderer.eos_ids), max_batch=recipe.max_batch, seed=recipe.seed)
+    try:
+        app = create_app(engine, renderer, pool, recipe.gateway)
+        mount_dashboard(app, pool, renderer)
+        with served(app, host, port) as url:
+            yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)
+    finally:
+        engine.close()
+
+
+def mount_dashboard(app: FastAPI, pool: Pool, renderer: Renderer | None) -> bool:
+    """Add the dashboard's pages to `app`; False where NiceGUI is not installed."""
+    try:
+        from stepwell.dashboard.pages import mount  # noqa: PLC0415  # an extra: the gateway works without it
+    except ImportError:
+        return False
+    mount(app, pool, renderer.decode if renderer else None)
+    return True
+
+
+@runtime_checkable
+class _Demonstrates(Protocol):
+    """A task set that can show what valid actions look like."""
+
+    def demonstration(self, seed: int, wrong: float) -> tuple[Message, ...]:
+        """A conversation in which a share `wrong` of the arguments is random."""
+        ...
+
+
+def warm_up(policy: Policy, renderer: Renderer, tasks: TaskSet, config: WarmupConfig) -> Iterator[float]:
+    """Supervised updates on the task set's demonstrations; yields the loss of each.
+
+    Raises:
+        ConfigError: the task set has no demonstrations.
+    """
+    if config.updates and not isinstance(tasks, _Demonstrates):
+        raise ConfigError(f"warmup.updates must be 0: the environment {tasks.name!r} has no demonstrations")
+    optimizer = torch.optim.AdamW(policy.trainable_parameters(), lr=config.lr, weight_decay=0.0)
+    tools = tasks.make().tools
+    for update in range(config.updates):
+        seeds = range(update * config.batch_size, (update + 1) * config.batch_size)
+        conversations = [tasks.demonstration(seed, config.wrong) for seed in seeds]  # type: ignore[attr-defined]
+        yield supervised_update(policy, optimizer, [render_demonstration(renderer, c, tools) for c in conversations])
+
+
+def render_demonstration(renderer: Renderer, messages: Sequence[Message], tools: Sequence[Tool]) -> Demonstration:
+    """Token ids of a conversation, with a mask over what its assistant messages would be sampled as."""
+    ids, masks = [], []
+    done = 0
+    for i, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        prompt = renderer.text(messages[:i], tools)
+        answer = renderer.encode(renderer.text(messages[: i + 1], tools)[len(prompt) :])
+        # up to its end-of-turn token; what the template puts after that belongs to the next prompt
+        answer = answer[: np.flatnonzero(np.isin(answer, list(renderer.eos_ids)))[0] + 1]
+        for part, produced in ((renderer.encode(prompt[done:]), False), (answer, True)):
+            ids.append(part)
+            masks.append(np.full(len(part), produced))
+        done = len(prompt) + len(renderer.decode(answer, skip_special=False))
+    return Demonstration(np.concatenate(ids), np.concatenate(masks))

@@ -1,0 +1,179 @@
+"""A training run: everything that `stepwell train` and `stepwell demo` have in common."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from stepwell.algorithms.base import Algorithm
+from stepwell.cli.assembly import (
+    Served,
+    build_algorithm,
+    build_tasks,
+    load_policy,
+    open_pool,
+    serve_policy,
+    warm_up,
+)
+from stepwell.cli.config import RecipeConfig
+from stepwell.config import load_config
+from stepwell.errors import InvalidRequest, NotFound
+from stepwell.rollout.agent import ChatAgent
+from stepwell.rollout.env import TaskSet
+from stepwell.rollout.group import Collector
+from stepwell.rollout.run import Ending
+from stepwell.trainer.collate import MicroBatch
+from stepwell.trainer.loop import Run, Trainer
+from stepwell.trainer.update import Learner
+from stepwell.types import UpdateInfo
+
+RECIPE_FILE = "recipe.yaml"
+POOL_FILE = "pool.sqlite"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Whom a run tells how far it is. The defaults tell nobody."""
+
+    on_phase: Callable[[str, int], None] = lambda *_: None
+    """A phase of `total` units begins."""
+    on_unit: Callable[[], None] = lambda: None
+    """One unit of it is done."""
+    on_update: Callable[[UpdateInfo], None] = lambda *_: None
+    on_micro_batch: Callable[[MicroBatch], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """A served policy with what trains it."""
+
+    recipe: RecipeConfig
+    folder: Path
+    served: Served
+    tasks: TaskSet
+    trainer: Trainer
+    algorithm: Algorithm
+    progress: Progress = field(default_factory=Progress)
+
+    async def train(self) -> list[UpdateInfo]:
+        """Update until the recipe's last version; resumable after any interruption."""
+        version = self.served.policy.version
+        self.progress.on_phase("train", self.recipe.trainer.updates - version)
+        updates = []
+        async with self._collector(self.recipe.agent.temperature) as collector:
+            tasks = self._training_tasks(version)
+            size = self.recipe.rollout.group_size
+            async for update in self.trainer.updates(lambda count: collector.collect_groups(tasks, count, size)):
+                updates.append(update)
+                self.progress.on_update(update)
+                self.progress.on_unit()
+        return updates
+
+    async def evaluate(self, task_ids: Sequence[str], temperature: float) -> list[Ending]:
+        """One held-out trajectory per task, by the policy as it is now."""
+        self.progress.on_phase(f"evaluate version {self.served.policy.version}", len(task_ids))
+        async with self._collector(temperature, lambda _: self.progress.on_unit()) as collector:
+            return await collector.evaluate(task_ids)
+
+    def _training_tasks(self, version: int) -> Iterator[str]:
+        """Tasks in an order of the seed's, for ever; a resumed run goes on where it stopped."""
+        tasks = list(self.tasks.tasks("train"))
+        order = np.random.default_rng(self.recipe.seed).permutation(len(tasks))
+        endless = itertools.cycle(tasks[i] for i in order)
+        return itertools.islice(endless, version * self.recipe.trainer.groups_per_update, None)
+
+    def _collector(self, temperature: float, on_ending: Callable[[Ending], None] = lambda _: None) -> "_Collecting":
+        agent_config = self.recipe.agent.model_copy(update={"temperature": temperature})
+        agent = ChatAgent(self.served.url, self.served.policy.name, agent_config)
+        return _Collecting(
+            agent, Collector(self.tasks, agent, self.served.pool, self.recipe.rollout, on_ending=on_ending)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Collecting:
+    """A collector whose agent's connections are closed at the end of an `async with`."""
+
+    agent: ChatAgent
+    collector: Collector
+
+    async def __aenter__(self) -> Collector:
+        return self.collector
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.agent.close()
+
+
+@contextmanager
+def training_run(
+    recipe: RecipeConfig, folder: Path, progress: Progress | None = None, port: int = 0
+) -> Iterator[TrainingRun]:
+    """Set a run up in `folder`, or take it up again where it stands there.
+
+    `folder` holds `recipe.yaml` (as resolved), `pool.sqlite` and `checkpoints/`.
+    """
+    progress = progress or Progress()
+    tasks = build_tasks(recipe)
+    algorithm = build_algorithm(recipe)
+    policy, renderer = load_policy(recipe)
+    write_recipe(recipe, folder)
+    with open_pool(folder / POOL_FILE) as pool:
+        learner = Learner(policy, recipe.learner)
+        run = Run(name=recipe.name, folder=folder, pool=pool)
+        trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch)
+        if not trainer.resume() and recipe.warmup.updates:
+            progress.on_phase("warm up", recipe.warmup.updates)
+            for _ in warm_up(policy, renderer, tasks, recipe.warmup):
+                progress.on_unit()
+            trainer.save()
+        with serve_policy(recipe, policy, renderer, pool, port=port) as serving:
+            yield TrainingRun(
+                recipe=recipe,
+                folder=folder,
+                served=serving,
+                tasks=tasks,
+                trainer=trainer,
+                algorithm=algorithm,
+                progress=progress,
+            )
+
+
+def write_recipe(recipe: RecipeConfig, folder: Path) -> None:
+    """Write the resolved recipe, so that the run can be taken up again by its folder alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    (folder / RECIPE_FILE).write_text(text, encoding="utf-8")
+
+
+def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> RecipeConfig:
+    """The recipe of a run that exists. Raises NotFound."""
+    if not (folder / RECIPE_FILE).exists():
+        raise NotFound(f"{folder} holds no run: it has no {RECIPE_FILE}")
+    return load_config(RecipeConfig, folder / RECIPE_FILE, overrides)
+
+
+def fresh_folder(base: Path, name: str) -> Path:
+    """`base/<name>-<time>`, and `base/latest` points at it."""
+    folder = base / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folder.exists():
+        raise InvalidRequest(f"{folder} exists already; wait a second, or choose one with --folder")
+    folder.mkdir(parents=True)
+    latest = base / "latest"
+    latest.unlink(missing_ok=True)
+    latest.symlink_to(folder.name)
+    return folder
+
+
+def run_until_interrupted(run: TrainingRun) -> bool:
+    """Train; False if Ctrl-C came first. Either way the pool is consistent and the run can be resumed."""
+    try:
+        asyncio.run(run.train())
+    except KeyboardInterrupt:
+        return False
+    return True
