@@ -19,6 +19,20 @@ from tests.dashboard.records import small_pool
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ATTACK = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>{{ 6 * 7 }}"
 SERVE = "import typer; from stepwell.cli.dashboard import dashboard; typer.run(dashboard)"
+TWICE = """
+import sys
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from stepwell.dashboard.pages import mount
+from stepwell.pool.store import SQLitePool
+for path in sys.argv[1:]:
+    pool, app = SQLitePool.open(path), FastAPI()
+    mount(app, pool)
+    with TestClient(app) as client:
+        page = client.get("/")
+        print(page.status_code, "1 open, 1 terminated" in page.text)
+    pool.close()
+"""
 PATIENCE = 120.0  # seconds; a bound for a machine under load, not an expectation
 
 Look = Callable[[str], str]
@@ -117,3 +131,10 @@ def test_stored_markup_stays_text(look: Look, path: str, marked: list[str]) -> N
     assert page.injected == 0
     assert page.title == "Stepwell"  # an attack that runs changes it
     assert "{{ 6 * 7 }}" in page.text
+
+
+def test_a_process_can_serve_one_dashboard_after_another(tmp_path: Path) -> None:
+    small_pool(tmp_path).close()
+    command = [sys.executable, "-c", TWICE, str(tmp_path / "pool.sqlite"), str(tmp_path / "other.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["200 True", "200 False"], done.stderr

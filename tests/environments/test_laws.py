@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import NotFound
@@ -24,6 +24,11 @@ def task_set(case: Case, tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
         return case.make(tmp_path_factory.mktemp("data"))
 
 
+@pytest.fixture(scope="module")
+def task_id(task_set: TaskSet) -> str:
+    return task_set.tasks("train")[0]
+
+
 @pytest.fixture(params=range(3), ids=lambda index: f"script{index}")
 def script(request: pytest.FixtureRequest, case: Case) -> Script:
     return case.scripts[request.param % len(case.scripts)]
@@ -37,8 +42,9 @@ def test_the_splits_are_disjoint_and_keep_their_order(task_set: TaskSet) -> None
     assert list(task_set.tasks("train")) == list(train)
 
 
-def test_reset_with_the_same_task_gives_the_same_messages_and_ends_with_the_users_turn(task_set: TaskSet) -> None:
-    task_id = task_set.tasks("train")[0]
+def test_reset_with_the_same_task_gives_the_same_messages_and_ends_with_the_users_turn(
+    task_set: TaskSet, task_id: str
+) -> None:
     environment = task_set.make()
     opening = environment.reset(task_id)
     assert opening[-1].role == "user"
@@ -46,8 +52,7 @@ def test_reset_with_the_same_task_gives_the_same_messages_and_ends_with_the_user
     assert task_set.make().reset(task_id) == opening
 
 
-def test_the_same_actions_give_the_same_outcomes(task_set: TaskSet, script: Script) -> None:
-    task_id = task_set.tasks("train")[0]
+def test_the_same_actions_give_the_same_outcomes(task_set: TaskSet, task_id: str, script: Script) -> None:
     environment = task_set.make()
     outcomes = play(environment, task_id, script)
     assert play(environment, task_id, script) == outcomes
@@ -64,26 +69,26 @@ def test_two_instances_never_influence_each_other(task_set: TaskSet, script: Scr
     assert ([one for one, _ in together], [other for _, other in together]) == alone
 
 
-def test_exactly_the_last_outcome_ends_the_episode(task_set: TaskSet, script: Script) -> None:
-    *before, last = play(task_set.make(), task_set.tasks("train")[0], script)
+def test_exactly_the_last_outcome_ends_the_episode(task_set: TaskSet, task_id: str, script: Script) -> None:
+    *before, last = play(task_set.make(), task_id, script)
     assert not any(outcome.terminated or outcome.truncated for outcome in before)
     assert last.terminated != last.truncated
     assert last.messages == ()
 
 
-def test_reward_parts_are_finite_and_named_once(task_set: TaskSet, script: Script) -> None:
-    for outcome in play(task_set.make(), task_set.tasks("train")[0], script):
+def test_reward_parts_are_finite_and_named_once(task_set: TaskSet, task_id: str, script: Script) -> None:
+    for outcome in play(task_set.make(), task_id, script):
         names = [name for name, _ in outcome.reward_parts]
         assert len(set(names)) == len(names)
         assert all(math.isfinite(value) for _, value in outcome.reward_parts)
 
 
-def test_the_tools_have_object_schemas_and_stay_the_same(task_set: TaskSet, script: Script) -> None:
+def test_the_tools_have_object_schemas_and_stay_the_same(task_set: TaskSet, task_id: str, script: Script) -> None:
     environment = task_set.make()
     offered = environment.tools
     assert len({tool.name for tool in offered}) == len(offered)
     assert all(tool.parameters["type"] == "object" for tool in offered)
-    play(environment, task_set.tasks("train")[0], script)
+    play(environment, task_id, script)
     assert environment.tools == offered
 
 
@@ -102,12 +107,12 @@ _CALLS = st.builds(
 
 
 @given(content=st.text(max_size=30), calls=st.lists(_CALLS, max_size=3))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_nothing_that_a_policy_says_breaks_the_environment(
-    task_set: TaskSet, content: str, calls: list[ToolCall]
+    task_set: TaskSet, task_id: str, content: str, calls: list[ToolCall]
 ) -> None:
     environment = task_set.make()
-    environment.reset(task_set.tasks("train")[0])
+    environment.reset(task_id)
     outcome = environment.step(Message(role="assistant", content=content, tool_calls=tuple(calls)))
     answered = {message.tool_call_id for message in outcome.messages if message.role == "tool"}
     assert answered <= {made.id for made in calls}

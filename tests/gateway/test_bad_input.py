@@ -160,36 +160,51 @@ def test_a_bug_is_500_in_the_same_shape_and_tells_the_log_not_the_client(rendere
     assert "secret" in caplog.text
 
 
+ANY_TEXT = st.text(st.characters(categories=None), max_size=8)  # lone surrogates and NUL included
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(categories=None), max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
-FUNCTIONS = st.fixed_dictionaries({"name": st.text(max_size=5) | JSON}, optional={"arguments": st.text() | JSON})
-MESSAGES = st.fixed_dictionaries(
-    {"role": ROLES | JSON},
+NAMES = st.sampled_from(["search", "f", "", "ü"])
+TEXT = st.text(max_size=10)
+CALL = st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": NAMES}, optional={"arguments": TEXT})})
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"])},
     optional={
-        "content": st.text(max_size=10) | JSON,
-        "tool_calls": st.lists(st.fixed_dictionaries({"function": FUNCTIONS | JSON}), max_size=2) | JSON,
-        "tool_call_id": st.text(max_size=4) | JSON,
+        "content": st.none() | TEXT | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})),
+        "tool_calls": st.none() | st.lists(CALL, max_size=2),
+        "tool_call_id": st.none() | TEXT,
     },
 )
-TOOLS = st.fixed_dictionaries(
-    {"function": st.fixed_dictionaries({"name": st.text(max_size=4)}, optional={"parameters": JSON}) | JSON}
+PARAMETERS = st.dictionaries(st.sampled_from(["type", "properties", "required", "x"]), JSON, max_size=3)
+TOOL = st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": NAMES}, optional={"parameters": PARAMETERS})})
+PLAUSIBLE = {
+    "tools": st.none() | st.lists(TOOL, max_size=2),
+    "stop": st.none() | st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=5),
+    "seed": st.none() | st.integers(),
+    "max_tokens": st.none() | st.integers(-1, 10**9),
+    "max_completion_tokens": st.none() | st.integers(-1, 3),
+    "temperature": st.none() | st.floats(-0.5, 2.5),
+    "top_p": st.none() | st.floats(0, 1.2),
+    "logprobs": st.none() | st.booleans(),
+    "stream": st.none() | st.booleans(),
+    "stream_options": st.none() | st.fixed_dictionaries({"include_usage": st.booleans()}),
+    "tool_choice": st.sampled_from([None, "auto", "none", "required"]),
+    "metadata": JSON,
+}
+BODY = st.fixed_dictionaries(
+    {"model": st.just("tiny"), "messages": st.lists(MESSAGE, min_size=1, max_size=3)}, optional=PLAUSIBLE
 )
-FIELDS = [
-    *("stop", "seed", "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "logprobs", "stream"),
-    *("top_logprobs", "response_format", "tool_choice", "stream_options", "metadata"),
-]
-BODIES = st.fixed_dictionaries(
-    {"model": st.just("tiny"), "messages": st.lists(MESSAGES | JSON, max_size=3) | JSON},
-    optional={"tools": st.lists(TOOLS | JSON, max_size=2) | JSON, **dict.fromkeys(FIELDS, JSON)},
+# One field replaced by anything: what is wrong in one place only gets furthest.
+BROKEN = st.tuples(BODY, st.sampled_from([*PLAUSIBLE, "messages", "model"]), JSON).map(lambda t: {**t[0], t[1]: t[2]})
+DEEP = st.tuples(BODY, st.sampled_from(["role", "content", "tool_calls", "tool_call_id"]), JSON).map(
+    lambda t: {**t[0], "messages": [{**t[0]["messages"][0], t[1]: t[2]}]}
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
-@given(body=BODIES)
+@given(body=BODY | BROKEN | DEEP)
 def test_no_body_whatsoever_makes_the_gateway_fail(http, body):
     response = http.post(PATH, content=json.dumps(body))
     assert response.status_code < 500, response.text

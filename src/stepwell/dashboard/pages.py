@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from fastapi import FastAPI
-from nicegui import ui
+from nicegui import core, ui
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
@@ -38,13 +38,17 @@ _STYLE: Final = """
 
 
 def mount(app: FastAPI, pool: Pool, decode: Decode | None = None) -> None:
-    """Add the dashboard to `app`, below its own routes: call it after they are registered, once per process.
+    """Add the dashboard to `app`, below its own routes: call it after they are registered.
+
+    NiceGUI has one set of pages per process, so these belong to the app that was mounted last.
 
     Args:
         app: the gateway's app, or an empty one.
         pool: is only read.
         decode: token ids to text; without it tokens are shown as ids.
     """
+    core.app.middleware_stack = None  # lets it be set up again, after an app of this process that ran before
+    core.app.user_middleware.clear()
     register(pool, decode)
     ui.run_with(app, title="Stepwell", dark=None, show_welcome_message=False)
     everything = app.router.routes.pop()  # NiceGUI's mount takes all paths; the app must answer for the others itself
@@ -59,7 +63,7 @@ class _PagesOnly(Mount):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """As a mount, for the paths below."""
         path = scope.get("path", "")
-        ours = path == "/" or path.startswith(("/trajectory/", "/_nicegui"))
+        ours = path in ("/", "/favicon.ico") or path.startswith(("/trajectory/", "/_nicegui"))
         return super().matches(scope) if ours else (Match.NONE, {})
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from stepwell.errors import ConfigError
 from stepwell.policy.model import Policy
+from stepwell.policy.weights import checkpoints, load_weights, save_weights
 
 _KEEP: Final = 2
 
@@ -35,7 +35,7 @@ def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     partial = folder / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_file({name: t.contiguous() for name, t in policy.trainable_state().items()}, partial / "trainable.safetensors")
+    save_weights(partial, policy)
     torch.save(optimizer.state_dict(), partial / "optimizer.pt")
     (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
     for file in partial.iterdir():
@@ -43,7 +43,7 @@ def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     _sync(folder)
-    for old in _checkpoints(folder)[:-_KEEP]:
+    for old in checkpoints(folder)[:-_KEEP]:
         shutil.rmtree(old)
     return final
 
@@ -54,26 +54,18 @@ def load_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     Raises:
         ConfigError: it belongs to another model, or other layers were trained in it.
     """
-    checkpoints = _checkpoints(folder)
-    if not checkpoints:
+    found = checkpoints(folder)
+    if not found:
         return None
-    newest = checkpoints[-1]
+    newest = found[-1]
     raw = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
     progress = Progress(policy_version=raw["policy_version"], lease_ids=tuple(raw["lease_ids"]))
-    state = load_file(newest / "trainable.safetensors")
     try:
         optimizer.load_state_dict(torch.load(newest / "optimizer.pt", weights_only=True))
     except ValueError as error:
         raise ConfigError(f"{newest} belongs to another model or optimiser: {error}") from error
-    with policy.writing():
-        policy.load_trainable_state(state)
-        policy.version = progress.policy_version
+    load_weights(newest, policy, progress.policy_version)
     return progress
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Complete ones, oldest first."""
-    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.exists() else []
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,72 @@
+"""`stepwell train`: run a recipe, or go on with a run that was interrupted."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stepwell.algorithms import ALGORITHMS
+from stepwell.cli.config import RecipeConfig
+from stepwell.cli.display import Display, plot_curves
+from stepwell.cli.training import Progress, fresh_folder, read_recipe, training_run
+from stepwell.config import load_config
+from stepwell.errors import InvalidRequest
+from stepwell.policy.builtin import resolve_model
+from stepwell.policy.weights import export_model
+
+
+def train(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [KEY=VALUE]...", help="A recipe and settings over it.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the run; default runs/NAME-TIME.")
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Shorthand for algorithm.use=…; `list` prints them.")] = None,
+    port: Annotated[
+        int, typer.Option(help="Port of the gateway and dashboard while training; 0 takes a free one.")
+    ] = 0,
+) -> None:
+    """Collect, give credit, update, serve the better weights, over and over. Ctrl-C is safe: go on with --resume."""
+    console = Console()
+    if algorithm == "list":
+        for name, kind in ALGORITHMS.items():
+            console.print(f"{name:<10} {(kind.__doc__ or '').splitlines()[0]}", highlight=False)
+        return
+    recipe, folder = _what_to_run(arguments or [], resume, folder, algorithm)
+    display = Display(console)
+    progress = Progress(on_phase=display.phase, on_unit=display.unit, on_update=display.update)
+    with display.live(), training_run(recipe, folder, progress, port=port) as run:
+        console.print(f"run {folder}   dashboard {run.served.url}/", highlight=False)
+        try:
+            asyncio.run(run.train())
+        except KeyboardInterrupt:
+            console.print(
+                f"stopped at version {run.served.policy.version}; go on with: stepwell train --resume {folder}"
+            )
+            raise
+        display.phase("export", 1)
+        export_model(run.served.policy, resolve_model(recipe.policy.model, recipe.seed), folder / "model")
+        plot_curves(folder / "curve.png", [(recipe.name, run.served.pool.updates(recipe.name))])
+    console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
+    console.print(f"serve it: stepwell serve --run {folder}")
+
+
+def _what_to_run(
+    arguments: list[str], resume: Path | None, folder: Path | None, algorithm: str | None
+) -> tuple[RecipeConfig, Path]:
+    files = [a for a in arguments if "=" not in a]
+    overrides = [a for a in arguments if "=" in a]
+    if algorithm is not None:
+        overrides.append(f"algorithm.use={algorithm}")
+    if resume is not None:
+        if files or folder:
+            raise InvalidRequest("--resume goes on with that run's own recipe and folder; give only settings beside it")
+        return read_recipe(resume, overrides), resume
+    if len(files) > 1:
+        raise InvalidRequest(f"one recipe at a time, got {', '.join(files)}")
+    recipe = load_config(RecipeConfig, Path(files[0]) if files else None, overrides)
+    return recipe, folder or fresh_folder(Path("runs"), recipe.name)

@@ -1,0 +1,65 @@
+"""Weights by version: checkpoints of what training changes, and whole models that any Hugging Face program can load.
+
+The local engine samples from the trained policy itself, so publishing to it is the update. Files are for restarts, for
+serving later, and for other programs.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from safetensors.torch import load_file, save_file
+
+from stepwell.errors import NotFound
+from stepwell.policy.model import Policy
+
+WEIGHTS_FILE: Final = "trainable.safetensors"
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def save_weights(folder: Path, policy: Policy) -> None:
+    """Write the tensors that training changes, value head included."""
+    tensors = {name: tensor.contiguous() for name, tensor in policy.trainable_state().items()}
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"policy_version": str(policy.version)})
+
+
+def load_weights(folder: Path, policy: Policy, version: int) -> None:
+    """Put back what `save_weights` wrote, as `version`.
+
+    Raises:
+        ConfigError: it belongs to another model, or other layers were trained in it.
+    """
+    state = load_file(folder / WEIGHTS_FILE)
+    with policy.writing():
+        policy.load_trainable_state(state)
+        policy.version = version
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints (`<folder>/<version>`), oldest first."""
+    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.exists() else []
+
+
+def load_newest(folder: Path, policy: Policy) -> int:
+    """Load the newest version of a run for serving; gives its number. Raises NotFound."""
+    found = checkpoints(folder)
+    if not found:
+        raise NotFound(f"{folder} holds no checkpoint yet")
+    version = int(found[-1].name)
+    load_weights(found[-1], policy, version)
+    return version
+
+
+def export_model(policy: Policy, source: Path, target: Path) -> None:
+    """Write the whole model with the tokenizer of `source` as a Hugging Face checkpoint, whole or not at all."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.model.save_pretrained(partial)  # type: ignore[operator]  # a transformers model
+    for name in _TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copy(source / name, partial / name)
+    (partial / "stepwell.json").write_text(json.dumps({"policy_version": policy.version}), encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
