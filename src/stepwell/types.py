@@ -200,11 +200,14 @@ class GroupInfo:
     """The task that all its trajectories attempt."""
     size: int
     """Number of trajectories, finished and rewarded, that make it ready; at least 1."""
+    channel: str = "default"
+    """Whom it is collected for; a consumer leases from one channel, or from all. A training run uses its own name."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
     def __post_init__(self) -> None:
         _require_name("GroupInfo", "id", self.id)
+        _require_name("GroupInfo", "channel", self.channel)
         if self.size < 1:
             raise InvalidRecord(f"GroupInfo.size must be at least 1, got {self.size}")
 
@@ -313,6 +316,8 @@ class Trajectory:
     """(name, sum over steps and trajectory) of each reward part."""
     status: Status = "open"
     """`open`, or how it ended."""
+    why: str = ""
+    """What was said about the end: the error of a failed trajectory, say."""
 
     @property
     def complete(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.engines.base import Chunk, Generation
@@ -34,7 +34,7 @@ class ScriptedEngine:
     sampled: int = 0
     cancelled: int = 0
 
-    async def generate(self, request: Generation) -> AsyncIterator[Chunk]:
+    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         reply = self.replies[min(len(self.requests), len(self.replies) - 1)]
         self.requests.append(request)
         ids = self.renderer.encode(reply).tolist() if isinstance(reply, str) else list(reply)

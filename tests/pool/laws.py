@@ -384,6 +384,24 @@ class LeaseLaws:
         assert leased(pool, min_policy_version=4) == []
         assert leased(pool, min_policy_version=3) == ["g"]
 
+    def test_a_channel_restricts_the_choice(self, pool: Pool) -> None:
+        for name, channel in (("g1", "left"), ("g2", "right"), ("g3", "left")):
+            records = ready_group(name)
+            assert isinstance(records[0], GroupInfo)
+            pool.put(replace(records[0], channel=channel), *records[1:])
+        assert leased(pool, channel="left") == ["g1", "g3"]
+        assert leased(pool) == ["g2"]
+
+    def test_a_consumer_that_restarted_gets_back_what_it_held_and_not_what_it_acknowledged(self, pool: Pool) -> None:
+        pool.put(*ready_group("g1"), *ready_group("g2"))
+        pool.acknowledge(pool.lease("me", limit=1).id)
+        pool.lease("me", limit=1)
+        other = pool.lease("other", limit=2)
+        assert pool.release_all("me") == 1
+        assert [g.info.id for g in pool.lease("me", limit=9).groups] == ["g2"]
+        assert not pool.lease("other", limit=9).groups
+        pool.acknowledge(other.id)
+
     def test_group_ids_restrict_the_choice(self, pool: Pool) -> None:
         pool.put(*ready_group("g0"), *ready_group("g1"), *ready_group("g2"))
         assert leased(pool, group_ids=["g2", "g1", "nowhere"], limit=1) == ["g1"]

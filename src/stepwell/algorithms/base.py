@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.types import Credit, Floats, Group
@@ -21,15 +22,15 @@ class Objective(Config):
 
     ratio: Literal["token", "geo"] = "token"
     """Probability ratio new/old: of each token, or one per step, the geometric mean over its tokens (StepPO v4)."""
-    clip_low: float = 0.2
-    """The ratio is clipped to [1 - clip_low, 1 + clip_high]; in 0..1."""
-    clip_high: float = 0.2
+    clip_low: float = Field(default=0.2, ge=0, le=1)
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    clip_high: float = Field(default=0.2, ge=0)
     """See `clip_low`; at least 0."""
     aggregation: Literal["per_step", "per_trajectory", "per_token"] = "per_step"
     """What counts equally in the mean: steps (tokens within a step share its weight), trajectories, or tokens."""
-    value_coefficient: float = 1.0
+    value_coefficient: float = Field(default=1.0, ge=0)
     """Weight of the critic's loss; the critic has parameters of its own, so this scales its learning rate only."""
-    value_clip: float = 0.5
+    value_clip: float = Field(default=0.5, ge=0)
     """A value may move by at most this much per update before its loss goes flat; 0 switches clipping off."""
 
 

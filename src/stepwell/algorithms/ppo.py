@@ -5,6 +5,7 @@ after a step's last token is the state before the next step's first.
 """
 
 import numpy as np
+from pydantic import Field
 
 from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective
 from stepwell.algorithms.gae import gae
@@ -14,10 +15,10 @@ from stepwell.types import Credit, Group, Trajectory
 class PPO(AlgorithmConfig):
     """Proximal policy optimisation over tokens."""
 
-    gamma: float = 1.0
-    """Discount per token, in 0..1. The StepPO authors' baseline used 0.99, a horizon of about 100 tokens."""
-    lam: float = 1.0
-    """GAE's λ, in 0..1."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per token. The StepPO authors' baseline used 0.99, a horizon of about 100 tokens."""
+    lam: float = Field(default=1.0, ge=0, le=1)
+    """GAE's λ."""
     objective: Objective = Objective(aggregation="per_token")
     """Token ratio, clip 0.2, every token counts equally."""
 

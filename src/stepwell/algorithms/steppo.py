@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast
 from stepwell.algorithms.gae import gae
@@ -14,19 +15,19 @@ class StepPOObjective(Objective):
 
     ratio: Literal["token", "geo"] = "geo"
     """See `Objective.ratio`."""
-    clip_low: float = 3e-4
+    clip_low: float = Field(default=3e-4, ge=0, le=1)
     """See `Objective.clip_low`; the geometric mean moves far less than a token's ratio."""
-    clip_high: float = 4e-4
+    clip_high: float = Field(default=4e-4, ge=0)
     """See `Objective.clip_high`."""
 
 
 class StepPO(AlgorithmConfig):
     """Step-aligned policy optimisation."""
 
-    gamma: float = 0.99
-    """Discount per step, in 0..1."""
-    lam: float = 1.0
-    """GAE's λ, in 0..1."""
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    """Discount per step."""
+    lam: float = Field(default=1.0, ge=0, le=1)
+    """GAE's λ."""
     objective: StepPOObjective = StepPOObjective()
     """Geometric-mean ratio with its own clip, every step counts equally."""
 

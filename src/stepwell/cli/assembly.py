@@ -1,6 +1,6 @@
 """Where the concrete classes meet: from a recipe to a running policy, engine, gateway, pool and trainer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from stepwell.algorithms.base import Algorithm, AlgorithmConfig
 from stepwell.cli.config import RecipeConfig, WarmupConfig
 from stepwell.cli.serving import served
 from stepwell.config import component_config
+from stepwell.engines.base import Engine
 from stepwell.engines.local import LocalEngine
 from stepwell.environments import ENVIRONMENTS
 from stepwell.errors import ConfigError
@@ -82,12 +83,19 @@ def open_pool(path: Path) -> Iterator[Pool]:
 
 @contextmanager
 def serve_policy(
-    recipe: RecipeConfig, policy: Policy, renderer: Renderer, pool: Pool, host: str = "127.0.0.1", port: int = 0
+    recipe: RecipeConfig,
+    policy: Policy,
+    renderer: Renderer,
+    pool: Pool,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    watch: Callable[[Engine], Engine] | None = None,
 ) -> Iterator[Served]:
     """The policy behind a gateway on a thread of this process, with the dashboard on the same port where installed."""
     engine = LocalEngine(policy, eos_ids=sorted(renderer.eos_ids), max_batch=recipe.max_batch, seed=recipe.seed)
     try:
-        app = create_app(engine, renderer, pool, recipe.gateway)
+        app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway)
         mount_dashboard(app, pool, renderer)
         with served(app, host, port) as url:
             yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)

@@ -17,29 +17,29 @@ from stepwell.trainer.update import LearnerConfig
 class WarmupConfig(Config):
     """Supervised updates on demonstrations before the first version is served."""
 
-    updates: int = 0
+    updates: int = Field(default=0, ge=0)
     """Number of supervised updates; 0 for none. Only for environments that give demonstrations (`lookup`)."""
-    batch_size: int = 64
+    batch_size: int = Field(default=64, ge=1)
     """Demonstrations per update."""
-    lr: float = 1e-3
+    lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
     """AdamW's learning rate."""
-    wrong: float = 0.4
+    wrong: float = Field(default=0.4, ge=0, le=1)
     """Share of arguments in the demonstrations that are random, in 0..1: they teach form, not use."""
 
 
 class EvalConfig(Config):
     """Held-out evaluation."""
 
-    tasks: int = 64
+    tasks: int = Field(default=64, ge=1)
     """Tasks of the test split, the same before and after."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0, le=2)
     """Sampling temperature."""
 
 
 class RecipeConfig(Config):
     """A complete run."""
 
-    name: str = "run"
+    name: str = Field(default="run", pattern=r"^[\w.-]+$")
     """Name of the run, shown wherever its data are."""
     seed: int = 0
     """Seeds weights made here, sampling, and the order of tasks."""
@@ -47,7 +47,7 @@ class RecipeConfig(Config):
     """The model."""
     tool_format: str | None = None
     """How tool calls are written (`hermes`, `line`); None lets the chat template decide."""
-    max_batch: int = 64
+    max_batch: int = Field(default=64, ge=1)
     """Requests that the local engine samples at once."""
     environment: Mapping[str, Any] = Field(default_factory=lambda: {"use": "lookup"})
     """`use`: a name in `ENVIRONMENTS` or a class; the other keys are its settings."""

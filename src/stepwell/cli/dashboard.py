@@ -4,28 +4,41 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvicorn
 from fastapi import FastAPI
 
+from stepwell.cli.assembly import mount_dashboard
+from stepwell.cli.config import RecipeConfig
+from stepwell.cli.serving import served, wait_for_interrupt
+from stepwell.cli.training import POOL_FILE, RECIPE_FILE, read_recipe
 from stepwell.errors import MissingDependency
+from stepwell.policy.builtin import resolve_model
 from stepwell.pool.store import SQLitePool
+from stepwell.rendering.renderer import Renderer
 
 
 def dashboard(
-    pool: Annotated[Path, typer.Argument(help="The pool's SQLite file; it is only read.")],
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8765,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    pool: Annotated[Path, typer.Argument(help="A run's folder, or a pool's SQLite file; it is only read.")] = Path(
+        "runs/latest"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Show a pool in the browser, also while somebody else writes to it."""
-    try:
-        from stepwell.dashboard.pages import mount  # noqa: PLC0415  # optional: NiceGUI (`stepwell[dashboard]`)
-    except ImportError as error:
-        raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'") from error
+    folder = pool if pool.is_dir() else pool.parent
+    recipe = read_recipe(folder) if (folder / RECIPE_FILE).exists() else None
+    serve_dashboard(pool / POOL_FILE if pool.is_dir() else pool, recipe, host=host, port=port)
+
+
+def serve_dashboard(pool: Path, recipe: RecipeConfig | None, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    """Serve until Ctrl-C; with a recipe, tokens are shown as the text that its model means by them."""
     opened = SQLitePool.open(pool, read_only=True)
+    renderer = Renderer.from_directory(resolve_model(recipe.policy.model, recipe.seed)) if recipe else None
     app = FastAPI(openapi_url=None)
-    mount(app, opened)
-    typer.echo(f"Dashboard of {pool}: http://{host}:{port}")
     try:
-        uvicorn.run(app, host=host, port=port, log_level="warning")
+        if not mount_dashboard(app, opened, renderer):
+            raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'")
+        with served(app, host, port) as url:
+            typer.echo(f"Dashboard of {pool}: {url}/   (Ctrl-C ends it)")
+            wait_for_interrupt()
     finally:
         opened.close()

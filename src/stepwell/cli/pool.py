@@ -115,10 +115,14 @@ def _listing(page: list[tuple[int, TrajectorySummary]]) -> Table:
     return table
 
 
+def _ending(trajectory: Trajectory) -> str:
+    return f"{trajectory.status} ({trajectory.why})" if trajectory.why else trajectory.status
+
+
 def _trajectory(trajectory: Trajectory) -> Table:
     parts = ", ".join(f"{name} {value:g}" for name, value in trajectory.reward_parts)
     table = _table("step", "version", "finish", "prompt", "response", "reward", "assistant")
-    table.title = Text(f"{trajectory.info.id}: {trajectory.status}, reward {_reward(trajectory.reward)}")
+    table.title = Text(f"{trajectory.info.id}: {_ending(trajectory)}, reward {_reward(trajectory.reward)}")
     table.caption = Text(f"reward parts: {parts}") if parts else None
     for step, reward in zip(trajectory.steps, trajectory.step_rewards, strict=True):
         versions = _versions(step.policy_version_min, step.policy_version_max)

@@ -1,7 +1,5 @@
 """`stepwell serve`: a model at a URL, every step recorded."""
 
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +8,7 @@ from rich.console import Console
 
 from stepwell.cli.assembly import load_policy, open_pool, serve_policy
 from stepwell.cli.config import RecipeConfig
+from stepwell.cli.serving import wait_for_interrupt
 from stepwell.cli.training import POOL_FILE, read_recipe
 from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
@@ -41,13 +40,13 @@ def serve(
     if run is not None:
         load_newest(run / "checkpoints", policy)
     path = pool or (run / POOL_FILE if run else Path("runs/serve.sqlite"))
-    with open_pool(path) as opened, serve_policy(recipe, policy, renderer, opened, host, port) as served:
+    with open_pool(path) as opened, serve_policy(recipe, policy, renderer, opened, host=host, port=port) as served:
         console = Console()
         console.print(f"model      {policy.name}, version {policy.version}")
         console.print(f"base URL   {served.url}/v1   (or {served.url}/t/TRAJECTORY/v1)")
         console.print(f"dashboard  {served.url}/")
         console.print(f"pool       {path}")
-        _wait_for_interrupt()
+        wait_for_interrupt()
 
 
 def _recipe(model: str | None, run: Path | None, tool_format: str | None, overrides: list[str]) -> RecipeConfig:
@@ -58,11 +57,3 @@ def _recipe(model: str | None, run: Path | None, tool_format: str | None, overri
     if tool_format is not None:
         overrides = [f"tool_format={tool_format}", *overrides]
     return read_recipe(run, overrides) if run else load_config(RecipeConfig, None, overrides)
-
-
-def _wait_for_interrupt() -> None:
-    """Until Ctrl-C or SIGTERM."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    stop.wait()

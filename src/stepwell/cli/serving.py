@@ -1,5 +1,6 @@
 """A web application served from a thread of this process, for as long as a `with` block lasts."""
 
+import signal
 import socket
 import threading
 import time
@@ -34,6 +35,14 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+def wait_for_interrupt() -> None:
+    """Until Ctrl-C or SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    stop.wait()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,6 +10,7 @@ from rich.console import Console
 from stepwell.algorithms import ALGORITHMS
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.display import Display, plot_curves
+from stepwell.cli.recipes import find_recipe
 from stepwell.cli.training import Progress, fresh_folder, read_recipe, training_run
 from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
@@ -19,7 +20,8 @@ from stepwell.policy.weights import export_model
 
 def train(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [KEY=VALUE]...", help="A recipe and settings over it.")
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A recipe (file, or shipped name) and settings."),
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
     folder: Annotated[
@@ -68,5 +70,5 @@ def _what_to_run(
         return read_recipe(resume, overrides), resume
     if len(files) > 1:
         raise InvalidRequest(f"one recipe at a time, got {', '.join(files)}")
-    recipe = load_config(RecipeConfig, Path(files[0]) if files else None, overrides)
+    recipe = load_config(RecipeConfig, find_recipe(files[0]) if files else None, overrides)
     return recipe, folder or fresh_folder(Path("runs"), recipe.name)

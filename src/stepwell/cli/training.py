@@ -1,6 +1,5 @@
 """A training run: everything that `stepwell train` and `stepwell demo` have in common."""
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from stepwell.cli.assembly import (
 )
 from stepwell.cli.config import RecipeConfig
 from stepwell.config import load_config
+from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rollout.agent import ChatAgent
 from stepwell.rollout.env import TaskSet
@@ -77,7 +77,7 @@ class TrainingRun:
 
     async def evaluate(self, task_ids: Sequence[str], temperature: float) -> list[Ending]:
         """One held-out trajectory per task, by the policy as it is now."""
-        self.progress.on_phase(f"evaluate version {self.served.policy.version}", len(task_ids))
+        self.progress.on_phase(f"evaluate v{self.served.policy.version}, T={temperature:g}", len(task_ids))
         async with self._collector(temperature, lambda _: self.progress.on_unit()) as collector:
             return await collector.evaluate(task_ids)
 
@@ -92,7 +92,15 @@ class TrainingRun:
         agent_config = self.recipe.agent.model_copy(update={"temperature": temperature})
         agent = ChatAgent(self.served.url, self.served.policy.name, agent_config)
         return _Collecting(
-            agent, Collector(self.tasks, agent, self.served.pool, self.recipe.rollout, on_ending=on_ending)
+            agent,
+            Collector(
+                task_set=self.tasks,
+                agent=agent,
+                log=self.served.pool,
+                config=self.recipe.rollout,
+                channel=self.recipe.name,
+                on_ending=on_ending,
+            ),
         )
 
 
@@ -112,27 +120,34 @@ class _Collecting:
 
 @contextmanager
 def training_run(
-    recipe: RecipeConfig, folder: Path, progress: Progress | None = None, port: int = 0
+    recipe: RecipeConfig,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    port: int = 0,
+    pool: Path | None = None,
+    watch: Callable[[Engine], Engine] | None = None,
 ) -> Iterator[TrainingRun]:
     """Set a run up in `folder`, or take it up again where it stands there.
 
-    `folder` holds `recipe.yaml` (as resolved), `pool.sqlite` and `checkpoints/`.
+    `folder` holds `recipe.yaml` (as resolved), `checkpoints/` and, unless another `pool` is named, `pool.sqlite`.
+    `watch` may wrap the engine that the gateway serves.
     """
     progress = progress or Progress()
     tasks = build_tasks(recipe)
     algorithm = build_algorithm(recipe)
     policy, renderer = load_policy(recipe)
     write_recipe(recipe, folder)
-    with open_pool(folder / POOL_FILE) as pool:
+    with open_pool(pool or folder / POOL_FILE) as opened:
         learner = Learner(policy, recipe.learner)
-        run = Run(name=recipe.name, folder=folder, pool=pool)
+        run = Run(name=recipe.name, folder=folder, pool=opened)
         trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch)
         if not trainer.resume() and recipe.warmup.updates:
             progress.on_phase("warm up", recipe.warmup.updates)
             for _ in warm_up(policy, renderer, tasks, recipe.warmup):
                 progress.on_unit()
             trainer.save()
-        with serve_policy(recipe, policy, renderer, pool, port=port) as serving:
+        with serve_policy(recipe, policy, renderer, opened, port=port, watch=watch) as serving:
             yield TrainingRun(
                 recipe=recipe,
                 folder=folder,
@@ -168,12 +183,3 @@ def fresh_folder(base: Path, name: str) -> Path:
     latest.unlink(missing_ok=True)
     latest.symlink_to(folder.name)
     return folder
-
-
-def run_until_interrupted(run: TrainingRun) -> bool:
-    """Train; False if Ctrl-C came first. Either way the pool is consistent and the run can be resumed."""
-    try:
-        asyncio.run(run.train())
-    except KeyboardInterrupt:
-        return False
-    return True

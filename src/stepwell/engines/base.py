@@ -1,6 +1,6 @@
 """What samples tokens, as the gateway sees it: ids in; ids, log-probabilities and policy version out, streamed."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,8 +53,8 @@ class Engine(Protocol):
         """Version of the weights that would sample the next token."""
         ...
 
-    def generate(self, request: Generation) -> AsyncIterator[Chunk]:
-        """Stream one completion.
+    def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
+        """Stream one completion; closing the generator early cancels the work.
 
         Raises:
             ContextOverflow: the prompt leaves no room for a single token.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,7 +83,7 @@ class LocalEngine:
         """Version of the weights that would sample the next token."""
         return self._policy.version
 
-    async def generate(self, request: Generation) -> AsyncIterator[Chunk]:
+    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream one completion, a chunk per token (see the protocol)."""
         room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
         if room < 1:

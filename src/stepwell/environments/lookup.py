@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import Field
+
 from stepwell.errors import NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig
@@ -100,7 +102,7 @@ def _argument(call: ToolCall) -> str:
 class LookupConfig(TaskSetConfig):
     """Settings of the lookup task."""
 
-    max_turns: int = 3
+    max_turns: int = Field(default=3, ge=1)
     """Turns after which an episode is truncated; 3 are enough."""
 
     def build(self) -> TaskSet:

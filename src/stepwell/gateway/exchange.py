@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
-from stepwell.engines.base import Chunk, Engine, Generation
+from stepwell.engines.base import Engine, Generation
 from stepwell.errors import ContextOverflow
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import ChatCall, Event
@@ -81,7 +81,7 @@ class Exchange:
 
     async def _sample(self, draft: Draft) -> AsyncGenerator[Event, None]:
         # Closing the stream early cancels the engine's work, by the Engine protocol; so what it returns can be closed.
-        stream = cast("AsyncGenerator[Chunk, None]", self._engine.generate(draft.generation))
+        stream = self._engine.generate(draft.generation)
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
                 for event in draft.take(chunk):

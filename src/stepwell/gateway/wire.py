@@ -74,6 +74,7 @@ class GroupWire(Wire):
 
     id: str = ""
     task_id: str
+    channel: str = "default"
     size: int
     created_at: float = 0.0
 
@@ -146,6 +147,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "info": dataclasses.asdict(trajectory.info),
         "status": trajectory.status,
+        "why": trajectory.why,
         "reward": trajectory.reward,
         "reward_parts": dict(trajectory.reward_parts),
         "step_rewards": list(trajectory.step_rewards),

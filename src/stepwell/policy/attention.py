@@ -9,7 +9,7 @@ Shape letters: N packed tokens, H query heads, K key/value heads, D head size, L
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from transformers import AttentionInterface
 
 ATTENTION = "stepwell"
 """Value for `attn_implementation` when a model is loaded."""
+_VARIANTS: Final = ("sliding_window", "softcap", "s_aux")
+"""Keywords by which a layer asks for something else than full causal softmax attention (`s_aux`: attention sinks)."""
 
 
 class AttentionPlan(Protocol):
@@ -62,11 +64,14 @@ def _planned_attention(
     *,
     scaling: float,
     plan: AttentionPlan | None = None,
-    **_: Any,
+    **variant: Any,
 ) -> tuple[Tensor, None]:
     """The function that transformers calls in each attention layer: query [1, H, N, D], key and value [1, K, N, D]."""
     if plan is None or attention_mask is not None:
         raise TypeError("a model loaded for Stepwell needs `plan=`: call it through stepwell.policy.model.Policy")
+    asked = [name for name in _VARIANTS if variant.get(name) is not None]
+    if asked:
+        raise TypeError(f"attention with {', '.join(asked)} is not supported yet")
     layer = int(module.layer_idx)  # type: ignore[arg-type]  # a plain int that torch types as Tensor | Module
     out = plan.attend(layer, query[0], key[0], value[0], scaling)
     return out.transpose(0, 1).unsqueeze(0), None

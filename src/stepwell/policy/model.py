@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from stepwell.config import Config
 from stepwell.errors import ConfigError, NotFound
-from stepwell.policy.attention import ATTENTION, AttentionPlan
+from stepwell.policy.attention import ATTENTION, AttentionPlan, PackedRows
 
 _SCALED_LOGITS: Final = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
@@ -25,11 +26,11 @@ class PolicyConfig(Config):
 
     model: str = "smollm2-135m"
     """A built-in model (`smollm2-135m`, `lookup`) or the directory of a Hugging Face checkpoint."""
-    trainable_layers: int | None = None
+    trainable_layers: int | None = Field(default=None, ge=1)
     """How many of the last transformer layers are trained (with the final norm); None trains everything."""
-    value_head_size: int = 64
+    value_head_size: int = Field(default=64, ge=1)
     """Hidden units of the critic's head on the (detached) last hidden state; used only by algorithms with a critic."""
-    threads: int = 0
+    threads: int = Field(default=0, ge=0)
     """Torch threads for sampling and training; 0 leaves torch's default."""
 
 
@@ -50,6 +51,7 @@ class Policy:
         self._backbone: Any = model.base_model
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]  # a transformers model
         self._lock = threading.Lock()
+        _refuse_inexact(self)
         _freeze_all_but_last(model, self._backbone, trainable_layers)
 
     @classmethod
@@ -124,6 +126,18 @@ def _refuse_unsupported(config: Any) -> None:
         raise ConfigError(f"models that rescale their logits ({', '.join(scaled)}) are not supported yet")
     if getattr(config, "layer_types", None) and set(config.layer_types) != {"full_attention"}:
         raise ConfigError(f"only full causal attention is supported yet, this model has {set(config.layer_types)}")
+
+
+def _refuse_inexact(policy: Policy) -> None:
+    """Two equal rows, packed end to end, must come out equal; not so where an architecture bypasses the plan."""
+    row = torch.arange(3)
+    try:
+        with torch.no_grad():
+            first, second = policy.hidden(row.repeat(2), row.repeat(2), PackedRows([3, 3])).chunk(2)
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise ConfigError(f"{type(policy.model).__name__} is not supported yet: {error}") from error
+    if not torch.allclose(first, second, atol=1e-4):
+        raise ConfigError(f"{type(policy.model).__name__} is not supported yet: packed rows would see each other")
 
 
 def _freeze_all_but_last(model: nn.Module, backbone: Any, layers: int | None) -> None:

@@ -119,12 +119,13 @@ class Pool(Protocol):
         seconds: float = 600.0,
         min_policy_version: int = 0,
         group_ids: Sequence[str] = (),
+        channel: str | None = None,
     ) -> Lease:
         """Hand over up to `limit` ready groups, oldest first, that `consumer` neither holds nor has acknowledged.
 
         A group is ready when at least `size` of its trajectories are complete (ended, not failed, rewarded); exactly
         `size` of them, the first to complete, are handed over. Groups with a step sampled by a version below
-        `min_policy_version` are passed over. `group_ids` restricts the choice if given. May be empty.
+        `min_policy_version` are passed over. `group_ids` and `channel` restrict the choice if given. May be empty.
         """
         ...
 
@@ -135,6 +136,10 @@ class Pool(Protocol):
 
     def release(self, lease_id: str) -> None:
         """Give the groups of this lease back at once. Idempotent. Raises NotFound."""
+        ...
+
+    def release_all(self, consumer: str) -> int:
+        """Give back whatever `consumer` still holds: it restarted and lost its leases. Gives the number of leases."""
         ...
 
     def close(self) -> None:

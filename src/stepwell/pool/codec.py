@@ -69,7 +69,7 @@ def _scalars(record: Record) -> Row:
     row: Row = {"id": record.id, "created_at": float(record.created_at)}
     match record:
         case GroupInfo():
-            return row | {"task_id": record.task_id, "size": record.size}
+            return row | {"task_id": record.task_id, "channel": record.channel, "size": record.size}
         case TrajectoryInfo():
             return row | {"task_id": record.task_id, "agent": record.agent, "source": record.source}
         case Step():
@@ -291,7 +291,7 @@ def _sampling(row: sa.Row[Any]) -> Sampling:
 
 def group_info(row: sa.Row[Any]) -> GroupInfo:
     """Of a row of the table `groups`."""
-    return GroupInfo(id=row.id, task_id=row.task_id, size=row.size, created_at=row.created_at)
+    return GroupInfo(id=row.id, task_id=row.task_id, channel=row.channel, size=row.size, created_at=row.created_at)
 
 
 def trajectory_info(row: sa.Row[Any]) -> TrajectoryInfo:

@@ -25,9 +25,10 @@ class Wish:
     seconds: float
     min_policy_version: int
     group_ids: tuple[str, ...]
+    channel: str | None
 
     def __post_init__(self) -> None:
-        if not self.consumer or not all(map(storable, (self.consumer, *self.group_ids))):
+        if not self.consumer or not all(map(storable, (self.consumer, self.channel or "", *self.group_ids))):
             raise InvalidRequest("a lease needs the name of its consumer, and names without NUL or lone surrogates")
         if self.limit < 1:
             raise InvalidRequest(f"limit of a lease must be at least 1, got {self.limit}")
@@ -71,6 +72,8 @@ def _available(connection: sa.Connection, wish: Wish, now: float) -> tuple[int, 
         .order_by(groups.c.cursor)
         .limit(wish.limit)
     )
+    if wish.channel is not None:
+        statement = statement.where(groups.c.channel == wish.channel)
     if not wish.group_ids:
         return tuple(connection.scalars(statement))
     chosen = sorted(row.cursor for row in select_in(connection, statement, groups.c.id, wish.group_ids))
@@ -118,6 +121,15 @@ def release(connection: sa.Connection, lease_id: str) -> None:
     if state == "held":
         connection.execute(sa.delete(deliveries).where(deliveries.c.lease_id == lease_id))
         _close(connection, lease_id, "released")
+
+
+def release_all(connection: sa.Connection, consumer: str) -> int:
+    """`release` every lease that the consumer still holds; gives their number."""
+    held = sa.select(leases.c.id).where(leases.c.consumer == consumer, leases.c.state == "held")
+    lease_ids = list(connection.scalars(held))
+    for lease_id in lease_ids:
+        release(connection, lease_id)
+    return len(lease_ids)
 
 
 def _lease(connection: sa.Connection, lease_id: str) -> tuple[str, int]:

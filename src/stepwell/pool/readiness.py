@@ -36,6 +36,7 @@ def fold(info: TrajectoryInfo, steps: Iterable[Step], annotations: Sequence[Anno
         reward=total(rewards),
         reward_parts=_parts(rewards),
         status=status_of(annotations),
+        why=next((note.text for note in reversed(annotations) if note.kind == "end"), ""),
     )
 
 

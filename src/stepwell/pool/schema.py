@@ -42,6 +42,7 @@ groups = sa.Table(
     metadata,
     *_log_columns(),
     Column("task_id", Text, nullable=False, comment="the task that all its trajectories attempt"),
+    Column("channel", Text, nullable=False, comment="whom it is collected for"),
     Column("size", _Whole, nullable=False, comment="complete trajectories that make it ready"),
     Column("ready_cursor", _Whole, comment="derived: where in the log it became ready; null until then"),
     Column("ready_version", _Whole, comment="derived: lowest policy version in what is handed over; null: no steps"),

@@ -118,6 +118,7 @@ class SQLitePool:
         seconds: float = 600.0,
         min_policy_version: int = 0,
         group_ids: Sequence[str] = (),
+        channel: str | None = None,
     ) -> Lease:
         """See `Pool.lease`."""
         wish = feed.Wish(
@@ -126,6 +127,7 @@ class SQLitePool:
             seconds=seconds,
             min_policy_version=min_policy_version,
             group_ids=tuple(group_ids),
+            channel=channel,
         )
         claim = self._write(lambda connection: feed.claim(connection, wish, self._clock()))
         try:
@@ -143,6 +145,10 @@ class SQLitePool:
     def release(self, lease_id: str) -> None:
         """See `Pool.release`."""
         self._write(lambda connection: feed.release(connection, lease_id))
+
+    def release_all(self, consumer: str) -> int:
+        """See `Pool.release_all`."""
+        return self._write(lambda connection: feed.release_all(connection, consumer))
 
     def close(self) -> None:
         """See `Pool.close`. Idempotent; whatever is asked of a closed pool is refused with PoolError."""

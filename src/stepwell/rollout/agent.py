@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import openai
+from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
@@ -36,11 +37,11 @@ class Agent(Protocol):
 class ChatAgentConfig(Config):
     """How the agent asks for completions."""
 
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; 1 is the distribution that the trainer optimises."""
-    max_tokens: int = 64
+    max_tokens: int = Field(default=64, ge=1)
     """Upper bound on the tokens of one response."""
-    timeout: float = 600.0
+    timeout: float = Field(default=600.0, gt=0)
     """Seconds to wait for one response."""
 
 

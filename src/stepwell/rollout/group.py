@@ -21,6 +21,8 @@ class Collector:
     agent: Agent
     log: Log
     config: RolloutConfig
+    channel: str = "default"
+    """Whom the groups are collected for."""
     on_ending: OnEnding = lambda _: None
     """Called at the end of every trajectory: for progress bars."""
 
@@ -43,7 +45,7 @@ class Collector:
         return [task.result() for task in running]
 
     async def _collect_group(self, task_id: str, size: int, limit: asyncio.Semaphore) -> None:
-        info = GroupInfo(task_id=task_id, size=size)
+        info = GroupInfo(task_id=task_id, size=size, channel=self.channel)
         await record(self.log, info)
         missing, failures = size, 0
         while missing:

@@ -6,6 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydantic import Field
+
 from stepwell.config import Config
 from stepwell.errors import ContextOverflow
 from stepwell.pool.base import Receipt
@@ -25,13 +27,13 @@ class Log(Protocol):
 class RolloutConfig(Config):
     """Limits of every trajectory."""
 
-    group_size: int = 8
+    group_size: int = Field(default=8, ge=1)
     """Trajectories of each task that are compared with each other."""
-    max_turns: int = 16
+    max_turns: int = Field(default=16, ge=1)
     """A trajectory with so many steps is truncated."""
-    concurrency: int = 32
+    concurrency: int = Field(default=32, ge=1)
     """Trajectories that run at once."""
-    max_failures: int = 3
+    max_failures: int = Field(default=3, ge=0)
     """Failed trajectories of one group that are replaced before the rollout is given up."""
 
 

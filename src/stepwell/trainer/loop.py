@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from stepwell.algorithms.base import Algorithm, Inputs
 from stepwell.config import Config
@@ -25,13 +26,13 @@ from stepwell.types import Credit, Floats, Group, Sample, UpdateInfo
 class TrainerConfig(Config):
     """How long, and on how much at a time."""
 
-    updates: int = 20
+    updates: int = Field(default=20, ge=0)
     """Policy version at which training stops."""
-    groups_per_update: int = 16
+    groups_per_update: int = Field(default=16, ge=1)
     """Groups that each update trains on."""
-    lease_seconds: float = 3600.0
+    lease_seconds: float = Field(default=3600.0, gt=0)
     """How long the trainer may hold a batch before the pool hands it to somebody else."""
-    checkpoint_every: int = 1
+    checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
 
 
@@ -44,7 +45,7 @@ class Run:
     """Where a run's facts go."""
 
     name: str
-    """Name of the run, also as a consumer of the pool."""
+    """Name of the run: the pool's channel that it trains on, and its name as the channel's consumer."""
     folder: Path
     """Holds `checkpoints/`."""
     pool: Pool
@@ -76,6 +77,7 @@ class Trainer:
             return False
         for lease_id in progress.lease_ids:
             self._acknowledge(lease_id)
+        self._run.pool.release_all(self._run.name)
         return True
 
     def save(self) -> None:
@@ -109,7 +111,11 @@ class Trainer:
     def _lease_ready(self, limit: int) -> Lease:
         version = self._learner.policy.version
         return self._run.pool.lease(
-            self._run.name, limit=limit, seconds=self._config.lease_seconds, min_policy_version=version
+            self._run.name,
+            limit=limit,
+            seconds=self._config.lease_seconds,
+            min_policy_version=version,
+            channel=self._run.name,
         )
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from stepwell.algorithms.base import Objective, Scope
@@ -24,15 +25,15 @@ from stepwell.types import Floats, Sample, Step
 class LearnerConfig(Config):
     """The optimiser."""
 
-    lr: float = 1e-4
+    lr: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     """AdamW's learning rate for the policy."""
-    critic_lr: float = 1e-3
+    critic_lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
     """AdamW's learning rate for the value head."""
-    weight_decay: float = 0.0
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay, policy only."""
-    grad_clip: float = 1.0
+    grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the policy's gradient; it is scaled down to this."""
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; bounds memory, changes no result."""
 
 
