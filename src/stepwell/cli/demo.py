@@ -199,7 +199,7 @@ def _summarise(console: Console, folder: Path, parts: Sequence[_Part]) -> None:
             f"  ratio before update {_ratio(part.updates)}",
             f"  trained ids         {_identity(part.witness)}",
         ]
-        console.print("\n".join(lines), highlight=False)
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
     console.print(f"curves     {folder}/curves.png", highlight=False)
     console.print(f"dashboard  stepwell dashboard {folder}   (opens it again at any time)", highlight=False)
     console.print(f"serve      stepwell serve --run {folder}/{parts[0].recipe.name}", highlight=False)

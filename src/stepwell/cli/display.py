@@ -57,6 +57,7 @@ class Display:
             f"kl {m['approx_kl']:.1e}  |ratio-1| {m['ratio_error']:.1e}  "
             f"collect {m['seconds_collect']:5.1f}s  learn {m['seconds_learn']:5.1f}s",
             highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -79,6 +79,8 @@ def _summary(trajectory: Trajectory) -> None:
         with ui.row().classes("items-center gap-3"):
             ui.label(info.id).classes("text-lg font-medium")
             ui.badge(trajectory.status, color=_STATUS_COLOUR.get(trajectory.status, "grey")).props("outline")
+        if trajectory.why:
+            ui.label(trajectory.why).classes("sw-text")
         opened = datetime.fromtimestamp(info.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         facts = {"reward": _reward(trajectory), "task": info.task_id, "group": info.group_id or "none"}
         facts |= {"agent": info.agent, "source": info.source, "opened": opened}

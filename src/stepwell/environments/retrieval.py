@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.cache import cached
 from stepwell.environments.answers import normalise
-from stepwell.environments.corpora import Passage, cached
+from stepwell.environments.corpora import Passage
 from stepwell.errors import MissingDependency
 
 
