@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from stepwell.config import Config
-from stepwell.types import Credit, Floats, Group
+from stepwell.errors import InvalidRecord
+from stepwell.types import Credit, Floats, Group, Trajectory
 
 Scope = Literal["none", "step", "token"]
 
@@ -62,6 +63,13 @@ class AlgorithmConfig(Config):
     def build(self) -> Algorithm:
         """The algorithm with these settings."""
         raise NotImplementedError(f"{type(self).__name__} needs a build()")
+
+
+def known_reward(trajectory: Trajectory) -> float:
+    """The trajectory's reward. Raises InvalidRecord if there is none: credit must not take that for 0."""
+    if trajectory.reward is None:
+        raise InvalidRecord(f"trajectory {trajectory.info.id} has no reward: a missing reward is not 0")
+    return trajectory.reward
 
 
 def broadcast(advantage: float, tokens: int) -> Floats:

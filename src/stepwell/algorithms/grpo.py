@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast, known_reward
 from stepwell.errors import InvalidRecord
 from stepwell.types import Credit, Group
 
@@ -49,7 +49,7 @@ class GRPO(AlgorithmConfig):
         """The algorithm with these settings."""
 
         def assign(group: Group, inputs: Inputs) -> list[Credit]:  # noqa: ARG001
-            advantages = group_advantages([_return(t.reward) for t in group.trajectories], scale=self.scale)
+            advantages = group_advantages([known_reward(t) for t in group.trajectories], scale=self.scale)
             return [
                 Credit(step_id=step.id, advantages=broadcast(advantage, len(step.response_ids)))
                 for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
@@ -57,9 +57,3 @@ class GRPO(AlgorithmConfig):
             ]
 
         return Algorithm(name="grpo", assign=assign, objective=self.objective)
-
-
-def _return(reward: float | None) -> float:
-    if reward is None:
-        raise InvalidRecord("a trajectory without a reward cannot be compared: a missing reward is not 0")
-    return reward

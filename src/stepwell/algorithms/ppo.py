@@ -7,7 +7,7 @@ after a step's last token is the state before the next step's first.
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, known_reward
 from stepwell.algorithms.gae import gae
 from stepwell.types import Credit, Group, Trajectory
 
@@ -31,6 +31,7 @@ class PPO(AlgorithmConfig):
         return Algorithm(name="ppo", assign=assign, needs_values="token", whiten="token", objective=self.objective)
 
     def _credit(self, trajectory: Trajectory, inputs: Inputs) -> list[Credit]:
+        known_reward(trajectory)
         values = [inputs.values[step.id] for step in trajectory.steps]
         rewards = [np.zeros(len(v)) for v in values]
         carried = 0.0  # a step without tokens has no decision of its own: its reward belongs to the one before it

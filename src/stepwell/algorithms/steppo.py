@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast, known_reward
 from stepwell.algorithms.gae import gae
 from stepwell.types import Credit, Group, Trajectory
 
@@ -40,6 +40,7 @@ class StepPO(AlgorithmConfig):
         return Algorithm(name="steppo", assign=assign, needs_values="step", whiten="step", objective=self.objective)
 
     def _credit(self, trajectory: Trajectory, inputs: Inputs) -> list[Credit]:
+        known_reward(trajectory)
         values = np.array([inputs.values[step.id][0] for step in trajectory.steps], np.float64)
         advantages = gae(trajectory.step_rewards, values, gamma=self.gamma, lam=self.lam)
         return [

@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -43,39 +43,53 @@ def demo(
     if resume is not None and not resume.is_dir():
         raise NotFound(f"there is no demo in {resume}")
     folder = resume or fresh_folder(Path("runs"), "demo")
-    parts = [_play(name, folder, console, port) for name in ((SMALL,) if quick else (LANGUAGE_MODEL, SMALL))]
+    try:
+        parts = [_play(name, folder, console, port) for name in ((SMALL,) if quick else (LANGUAGE_MODEL, SMALL))]
+    except KeyboardInterrupt:
+        console.print(f"stopped; go on with: stepwell demo {'--quick ' if quick else ''}--resume {folder}")
+        raise
     plot_curves(folder / "curves.png", [(part.title, part.updates) for part in parts])
     _summarise(console, folder, parts)
     if wait and console.is_terminal:
         serve_dashboard(folder / POOL_FILE, parts[-1].recipe, port=port)
 
 
-@dataclass(slots=True)
 class _Witness:
-    """Compares what the engine sampled with what the trainer trained on, byte for byte."""
+    """Compares what the engine sampled with what the trainer trained on, byte for byte.
 
-    sampled: set[bytes] = field(default_factory=set)
-    trained: int = 0
-    strangers: int = 0
-    """Trained rows that the engine never sampled."""
+    Digests are kept in a file, since a resumed run may train on what was sampled before it was interrupted.
+    """
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._sampled = set(file.read_text(encoding="ascii").split()) if file.exists() else set()
+        self._file = file.open("a", encoding="ascii")
+        self.trained = 0
+        self.strangers = 0
+        """Trained rows that the engine never sampled."""
 
     def watch(self, engine: Engine) -> Engine:
         """The engine, with each finished completion remembered by its digest."""
-        return _Watched(engine, self.sampled)
+        return _Watched(engine, self._remember)
 
     def check(self, batch: MicroBatch) -> None:
         """Look each row of a micro-batch up among the completions."""
         for row in np.split(batch.ids.numpy(), np.cumsum(batch.lengths)[:-1]):
             self.trained += 1
-            self.strangers += _digest(row) not in self.sampled
+            self.strangers += _digest(row) not in self._sampled
+
+    def _remember(self, ids: np.ndarray) -> None:
+        digest = _digest(ids)
+        self._sampled.add(digest)
+        print(digest, file=self._file, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """An engine that passes everything on and remembers digests of what was sampled."""
+    """An engine that passes everything on and tells what was sampled."""
 
     engine: Engine
-    sampled: set[bytes]
+    tell: Callable[[np.ndarray], None]
 
     @property
     def model(self) -> str:
@@ -95,12 +109,12 @@ class _Watched:
             async for chunk in chunks:
                 response += chunk.token_ids
                 if chunk.finish_reason is not None:
-                    self.sampled.add(_digest(np.concatenate([request.prompt_ids, np.array(response, np.int64)])))
+                    self.tell(np.concatenate([request.prompt_ids, np.array(response, np.int64)]))
                 yield chunk
 
 
-def _digest(ids: np.ndarray) -> bytes:
-    return hashlib.sha256(ids.astype("<i8").tobytes()).digest()
+def _digest(ids: np.ndarray) -> str:
+    return hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +137,7 @@ class _Part:
 def _play(name: str, folder: Path, console: Console, port: int) -> _Part:
     recipe = load_config(RecipeConfig, find_recipe(name))
     console.rule(f"{recipe.name}: {recipe.policy.model} learns {recipe.environment['use']}")
-    display, witness = Display(console), _Witness()
+    display, witness = Display(console), _Witness(folder / recipe.name / "sampled.sha256")
     progress = Progress(
         on_phase=display.phase, on_unit=display.unit, on_update=display.update, on_micro_batch=witness.check
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from stepwell.engines.base import Chunk, Generation
-from stepwell.errors import ContextOverflow, EngineError
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
 from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
 from stepwell.policy.model import Policy
 from stepwell.types import FinishReason, Ids, Sampling
@@ -85,6 +85,7 @@ class LocalEngine:
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream one completion, a chunk per token (see the protocol)."""
+        self._refuse_unknown(request.prompt_ids)
         room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
         if room < 1:
             raise ContextOverflow(
@@ -110,6 +111,12 @@ class LocalEngine:
                     return
         finally:
             work.cancelled = True
+
+    def _refuse_unknown(self, prompt: Ids) -> None:
+        """One prompt that the model cannot embed must not fail the tick of all the others."""
+        words = self._policy.vocabulary_size
+        if not len(prompt) or prompt.min() < 0 or prompt.max() >= words:
+            raise InvalidRequest(f"a prompt needs at least one token, all of them in 0..{words - 1}")
 
     def close(self) -> None:
         """Stop sampling; requests under way end with an EngineError."""

@@ -47,6 +47,7 @@ class Policy:
         self.version = 0
         self.model = model.eval()  # no dropout: a recomputed log-probability must equal the sampled one
         self.context_length = int(config.max_position_embeddings)
+        self.vocabulary_size = int(config.vocab_size)
         self.value_head = _value_head(int(config.hidden_size), value_head_size)
         self._backbone: Any = model.base_model
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]  # a transformers model
@@ -121,6 +122,8 @@ class Policy:
 
 
 def _refuse_unsupported(config: Any) -> None:
+    if not getattr(config, "max_position_embeddings", None):
+        raise ConfigError("the model's config has no max_position_embeddings, so its context is not known")
     scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None)]
     if scaled:
         raise ConfigError(f"models that rescale their logits ({', '.join(scaled)}) are not supported yet")

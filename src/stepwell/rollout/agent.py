@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import openai
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from pydantic import Field
 
 from stepwell.config import Config
@@ -46,7 +47,11 @@ class ChatAgentConfig(Config):
 
 
 class ChatAgent:
-    """OpenAI chat completions; the trajectory is named in the base URL, as any agent could do."""
+    """OpenAI chat completions; the trajectory is named in the URL, as any agent could do.
+
+    Calls go through the SDK's own door for plain requests: `chat.completions.create` would spend twice as long on
+    walking through messages that are in wire form already, which a small policy's rollout would feel.
+    """
 
     def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig) -> None:
         """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`."""
@@ -59,15 +64,9 @@ class ChatAgent:
 
     async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """One chat completion (see the protocol)."""
-        client = self._client.with_options(base_url=f"{self._url}/t/{trajectory_id}/v1")
+        url = f"{self._url}/t/{trajectory_id}/v1/chat/completions"
         try:
-            raw = await client.chat.completions.with_raw_response.create(
-                model=self._model,
-                messages=[_to_wire(message) for message in messages],  # type: ignore[misc]  # plain dicts are accepted
-                tools=[_tool_to_wire(tool) for tool in tools] or openai.omit,  # type: ignore[misc]  # plain dicts, too
-                temperature=self._config.temperature,
-                max_tokens=self._config.max_tokens,
-            )
+            completion = await self._client.post(url, cast_to=ChatCompletion, body=self._body(messages, tools))
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 raise ContextOverflow(error.message) from error
@@ -76,7 +75,18 @@ class ChatAgent:
             raise (EngineError if error.status_code >= 500 else InvalidRequest)(error.message) from error
         except openai.OpenAIError as error:
             raise EngineError(f"no answer from {self._url}: {error}") from error
-        return Action(_from_wire(raw.parse().choices[0].message), raw.headers["x-stepwell-step"])
+        return Action(_from_wire(completion.choices[0].message), completion.id.removeprefix("chatcmpl-"))
+
+    def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [_to_wire(message) for message in messages],
+            "temperature": self._config.temperature,
+            "max_tokens": self._config.max_tokens,
+        }
+        if tools:
+            body["tools"] = [_tool_to_wire(tool) for tool in tools]
+        return body
 
     async def close(self) -> None:
         """Close the connections."""
@@ -100,7 +110,7 @@ def _tool_to_wire(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _from_wire(message: Any) -> Message:
+def _from_wire(message: ChatCompletionMessage) -> Message:
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
         for call in message.tool_calls or ()

@@ -71,14 +71,12 @@ class Trainer:
         self._unacknowledged: list[str] = []
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint; False if there is none."""
+        """Go on from the newest checkpoint; False if there is none. What a killed run still held is given back."""
         progress = load_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer)
-        if progress is None:
-            return False
-        for lease_id in progress.lease_ids:
+        for lease_id in progress.lease_ids if progress else ():
             self._acknowledge(lease_id)
         self._run.pool.release_all(self._run.name)
-        return True
+        return progress is not None
 
     def save(self) -> None:
         """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""

@@ -1,0 +1,156 @@
+"""The policy evaluates exactly what transformers does, and refuses what it could not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    Gemma2Config,
+    GraniteConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    XGLMConfig,
+)
+
+from stepwell.errors import ConfigError, NotFound
+from stepwell.policy.attention import PackedRows
+from stepwell.policy.builtin import BUILTIN_MODELS
+from stepwell.policy.model import Policy
+from tests.policy.tiny import CONFIGS, VOCABULARY, plain_twin, random_ids, tiny_config, tiny_model, tiny_policy
+
+every_kind = pytest.mark.parametrize("kind", sorted(CONFIGS))
+
+
+def packed(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, PackedRows]:
+    lengths = [len(row) for row in rows]
+    return torch.cat(rows), torch.cat([torch.arange(n) for n in lengths]), PackedRows(lengths)
+
+
+def some_rows(lengths: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.from_numpy(random_ids(n, seed)).long() for seed, n in enumerate(lengths)]
+
+
+@every_kind
+@pytest.mark.parametrize("lengths", [(7,), (1, 1, 1), (9, 9, 4, 4, 1), (3, 8, 3), (1, 20, 2)])
+@torch.no_grad()
+def test_packed_rows_have_the_logits_of_the_plain_model_on_each_row(kind: str, lengths: tuple[int, ...]) -> None:
+    policy = tiny_policy(kind, num_hidden_layers=3)
+    rows = some_rows(lengths)
+    twin = plain_twin(policy)
+    expected = torch.cat([twin(row[None]).logits[0] for row in rows])
+    got = policy.logits(policy.hidden(*packed(rows)))
+    assert expected.std() > 0.1  # the comparison means something
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@every_kind
+@torch.no_grad()
+def test_a_row_comes_out_the_same_whatever_it_is_packed_with(kind: str) -> None:
+    policy = tiny_policy(kind)
+    row, *others = some_rows((6, 6, 11, 2))
+    alone = policy.hidden(*packed([row]))
+    last = policy.hidden(*packed([*others, row]))[-6:]
+    torch.testing.assert_close(last, alone, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_the_lookup_model_is_evaluated_like_any_other(tmp_path: Path) -> None:
+    BUILTIN_MODELS["lookup"](tmp_path, 3)
+    policy = Policy.load(tmp_path, name="lookup")
+    row = torch.arange(20)
+    expected = plain_twin(policy)(row[None]).logits[0]
+    torch.testing.assert_close(policy.logits(policy.hidden(*packed([row]))), expected, atol=1e-5, rtol=1e-5)
+    assert policy.context_length == 256
+
+
+def test_a_new_critic_values_everything_at_0() -> None:
+    policy = Policy(tiny_model(tiny_config()), name="tiny")
+    assert policy.values(torch.randn(5, 32)).tolist() == [0.0] * 5
+
+
+def test_values_carry_no_gradient_into_the_hidden_states() -> None:
+    hidden = torch.randn(3, 32, requires_grad=True)
+    policy = tiny_policy()
+    policy.values(hidden).sum().backward()
+    assert hidden.grad is None
+    assert all(p.grad is not None for p in policy.value_head.parameters())
+
+
+@every_kind
+def test_trainable_state_round_trips_exactly(kind: str) -> None:
+    source, target = tiny_policy(kind, seed=1), tiny_policy(kind, seed=2)
+    target.load_trainable_state(source.trainable_state())
+    ids = packed(some_rows((5, 3)))
+    with torch.no_grad():
+        assert torch.equal(source.hidden(*ids), target.hidden(*ids))
+        assert torch.equal(source.values(torch.ones(1, 32)), target.values(torch.ones(1, 32)))
+
+
+def test_the_trained_part_is_the_last_layers_the_final_norm_and_the_critic() -> None:
+    policy = tiny_policy(trainable_layers=1, num_hidden_layers=3)
+    names = policy.trainable_state().keys()
+    kinds = {name.split(".layers.2.")[0] if ".layers.2." in name else name for name in names}
+    critic = {f"value_head.{part}.{what}" for part in (1, 3) for what in ("weight", "bias")}
+    assert kinds == {"model.model", "model.model.norm.weight", *critic}
+    assert len(policy.trainable_parameters()) == len(names) - len(critic)
+
+
+@pytest.mark.parametrize("other", [{"hidden_size": 64}, {"num_hidden_layers": 1}, {"trainable_layers": 1}])
+def test_another_models_state_is_refused_and_changes_nothing(other: dict) -> None:
+    policy = tiny_policy()
+    before = {name: tensor.clone() for name, tensor in policy.trainable_state().items()}
+    with pytest.raises(ConfigError, match="another model"):
+        policy.load_trainable_state(tiny_policy(**other).trainable_state())
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.trainable_state().items())
+
+
+@pytest.mark.parametrize("layers", [0, -1, 3])
+def test_a_number_of_layers_that_the_model_does_not_have_is_refused(layers: int) -> None:
+    with pytest.raises(ConfigError, match=r"1\.\.2"):
+        tiny_policy(trainable_layers=layers)
+
+
+def small(kind: type[PreTrainedConfig], **more) -> PreTrainedConfig:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return kind(**{**sizes, "pad_token_id": 0, **more})
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (small(MistralConfig, intermediate_size=48, num_key_value_heads=2, sliding_window=4), "sliding_window"),
+        (small(Gemma2Config, intermediate_size=48, num_key_value_heads=2, head_dim=8), "final_logit_softcapping"),
+        (small(GraniteConfig, intermediate_size=48, logits_scaling=2.0), "logits_scaling"),
+        (small(BloomConfig), "max_position_embeddings"),
+        (small(BloomConfig, max_position_embeddings=64), "attention cannot be planned"),
+        (small(XGLMConfig, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48), "attention cannot be planned"),
+        (
+            small(Qwen2Config, num_key_value_heads=2, use_sliding_window=True, max_window_layers=1, sliding_window=4),
+            "sliding_attention",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, PreTrainedConfig) else "",
+)
+def test_an_architecture_that_it_would_evaluate_wrongly_is_refused(config: PreTrainedConfig, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Policy(tiny_model(config), name="unsupported")
+
+
+def test_a_model_called_past_the_policy_says_how_to_call_it() -> None:
+    with pytest.raises(TypeError, match="Policy"):
+        tiny_policy().model(torch.tensor([[1, 2]]))
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"config\.json"):
+        Policy.load(tmp_path, name="nothing")
+
+
+def test_readers_see_the_version_that_a_writer_has_finished() -> None:
+    policy = tiny_policy()
+    with policy.writing():
+        policy.version = 7
+    with policy.reading() as version:
+        assert version == 7

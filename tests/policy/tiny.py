@@ -1,0 +1,77 @@
+"""Models of one to three layers with random weights, and their plain transformers twins."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+
+from stepwell.policy.attention import ATTENTION
+from stepwell.policy.model import Policy
+
+VOCABULARY = 40
+CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+
+
+def tiny_config(kind: str = "qwen2", **more) -> PreTrainedConfig:
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": kind == "qwen2",
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "pad_token_id": None,
+    }
+    return CONFIGS[kind](**{**settings, **more})
+
+
+def tiny_model(config: PreTrainedConfig, attention: str = ATTENTION) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_config(
+        copy.deepcopy(config), attn_implementation=attention, dtype=torch.float32
+    ).eval()
+
+
+def tiny_policy(kind: str = "qwen2", seed: int = 0, trainable_layers: int | None = None, **more) -> Policy:
+    """Every parameter is random, biases and norms too: what starts at 0 or 1 would hide mistakes."""
+    torch.manual_seed(seed)
+    model = tiny_model(tiny_config(kind, **more))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.25 if parameter.ndim > 1 else 0.1
+            parameter.copy_(torch.randn_like(parameter) * spread + (parameter.ndim == 1) * parameter.mean().round())
+    policy = Policy(model, name="tiny", trainable_layers=trainable_layers, value_head_size=16)
+    randomise_critic(policy)
+    return policy
+
+
+def randomise_critic(policy: Policy) -> None:
+    """A value head that says something else than 0."""
+    with torch.no_grad():
+        for parameter in policy.value_head.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+
+
+def plain_twin(policy: Policy) -> torch.nn.Module:
+    """The same weights in a model that transformers evaluates by itself, with its own eager attention."""
+    twin = tiny_model(policy.model.config, "eager")
+    twin.load_state_dict(policy.model.state_dict())
+    return twin
+
+
+def plain_logprobs(policy: Policy, ids: Sequence[int], scale: float = 1.0) -> Tensor:
+    """Log-probabilities [len(ids), W] of what follows each prefix of `ids`, by the plain twin."""
+    with torch.no_grad():
+        logits = plain_twin(policy)(torch.tensor([list(ids)])).logits[0]
+    return (logits / scale).log_softmax(-1)
+
+
+def random_ids(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(1, VOCABULARY, length).astype(np.int32)
