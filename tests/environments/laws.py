@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepwell.environments.lookup import LookupConfig
 from stepwell.environments.search_qa import SearchQAConfig
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet
@@ -68,6 +69,15 @@ def _search_qa(folder: Path) -> TaskSet:
 
 
 CASES: tuple[Case, ...] = (
+    Case(
+        "lookup",
+        lambda _: LookupConfig(max_turns=3).build(),
+        (
+            (call("search", item="ab"), call("open", box="cd"), call("answer", colour="ef")),
+            (call("search", item="ab"), call("open", text="wrong key"), call("nonsense")),
+            (say("I do not know."),),
+        ),
+    ),
     Case(
         "search_qa",
         _search_qa,

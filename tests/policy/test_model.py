@@ -46,6 +46,21 @@ def test_packed_rows_have_the_logits_of_the_plain_model_on_each_row(kind: str, l
 
 
 @every_kind
+@pytest.mark.parametrize("own", [(4,), (1, 1), (7, 7, 2, 1)])
+@torch.no_grad()
+def test_rows_that_share_a_beginning_have_the_logits_of_the_plain_model_on_each_whole_row(
+    kind: str, own: tuple[int, ...]
+) -> None:
+    policy = tiny_policy(kind)
+    twin, beginning, ends = plain_twin(policy), torch.from_numpy(random_ids(9, 99)).long(), some_rows(own)
+    whole = [twin(torch.cat([beginning, end])[None]).logits[0] for end in ends]
+    expected = torch.cat([whole[0][:9], *(logits[9:] for logits in whole)])
+    positions = torch.cat([torch.arange(9), *(torch.arange(9, 9 + n) for n in own)])
+    got = policy.logits(policy.hidden(torch.cat([beginning, *ends]), positions, PackedRows(own, shared=9)))
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@every_kind
 @torch.no_grad()
 def test_a_row_comes_out_the_same_whatever_it_is_packed_with(kind: str) -> None:
     policy = tiny_policy(kind)

@@ -21,13 +21,17 @@ every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 @st.composite
 def sample_lists(draw: st.DrawFn) -> list[Sample]:
-    """Up to seven samples of up to three trajectories, with no critic, one at each step, or one at each token."""
-    samples = []
+    """Up to seven samples of up to three trajectories, with no critic, one at each step, or one at each token.
+
+    Some begin alike, as the prompts of one system message do.
+    """
+    samples, beginning = [], draw(st.sampled_from([(), (9,), (9, 8, 7, 6, 5, 4)]))
     for number in range(draw(st.integers(1, 7))):
         name = f"{draw(st.sampled_from('abc'))}{number}"
         prompt, response = draw(st.integers(1, 6)), draw(st.integers(1, 4))
         values = draw(st.sampled_from([0, 1, response]))
-        samples.append(make_sample(name, prompt, response, advantage=draw(st.integers(-5, 5)), values=values))
+        advantage = draw(st.integers(-5, 5))
+        samples.append(make_sample(name, prompt, response, advantage=advantage, values=values, beginning=beginning))
     return samples
 
 
@@ -184,31 +188,33 @@ def test_weights_of_a_worked_example() -> None:
 # pack
 
 
+TOKEN_COLUMNS = ("logprobs", "advantages", "weights", "temperatures")
+VALUE_COLUMNS = ("value_targets", "old_values", "value_weights")
+
+
 def unpacked(batches: list[MicroBatch]) -> list[dict]:
-    """Each row of each batch, cut out again by its length alone."""
+    """Each row of each batch, cut out again by its length alone; positions count from the row's first token."""
     rows = []
     for batch in batches:
-        start = 0
+        start, common = batch.shared, slice(0, batch.shared)
         for number, length in enumerate(batch.lengths):
-            inside = (batch.predicting >= start) & (batch.predicting < start + length)
-            read = (batch.value_at >= start) & (batch.value_at < start + length)
+            own, offset = slice(start, start + length), start - batch.shared
+            inside = (batch.predicting >= own.start) & (batch.predicting < own.stop)
+            read = (batch.value_at >= own.start) & (batch.value_at < own.stop)
             assert torch.equal(inside, batch.row == number)
-            rows.append(
-                {
-                    "ids": batch.ids[start : start + length].tolist(),
-                    "positions": batch.positions[start : start + length].tolist(),
-                    "predicting": (batch.predicting[inside] - start).tolist(),
-                    "targets": batch.targets[inside].tolist(),
-                    "value_at": (batch.value_at[read] - start).tolist(),
-                }
-                | {
-                    name: getattr(batch, name)[inside].tolist()
-                    for name in ("logprobs", "advantages", "weights", "temperatures")
-                }
-                | {name: getattr(batch, name)[read].tolist() for name in ("value_targets", "old_values", "value_weights")}
-            )
+            row = {
+                "ids": batch.ids[common].tolist() + batch.ids[own].tolist(),
+                "positions": batch.positions[common].tolist() + batch.positions[own].tolist(),
+                "predicting": (batch.predicting[inside] - offset).tolist(),
+                "targets": batch.targets[inside].tolist(),
+                "value_at": (batch.value_at[read] - offset).tolist(),
+            }
+            row |= {name: getattr(batch, name)[inside].tolist() for name in TOKEN_COLUMNS}
+            row |= {name: getattr(batch, name)[read].tolist() for name in VALUE_COLUMNS}
+            rows.append(row)
             start += length
         assert start == len(batch.ids)
+        assert [row.tolist() for row in batch.rows()] == [row["ids"] for row in rows[-len(batch.lengths) :]]
     return rows
 
 
@@ -242,7 +248,21 @@ def test_packing_keeps_every_sample_once_with_all_that_belongs_to_it(samples, bu
 @given(sample_lists(), st.integers(1, 40))
 def test_a_micro_batch_keeps_to_the_budget_unless_it_is_one_longer_sample(samples, budget) -> None:
     for batch in pack(samples, Objective(), budget):
-        assert sum(batch.lengths) <= budget or len(batch.lengths) == 1
+        assert len(batch.ids) <= budget or len(batch.lengths) == 1
+
+
+def test_what_all_samples_begin_with_is_laid_down_once_per_micro_batch() -> None:
+    samples = [make_sample(name, 2, 1, beginning=range(30)) for name in ("a", "b", "c", "d")]
+    batches = pack(samples, Objective(), 36)
+    assert [(batch.shared, batch.lengths, len(batch.ids)) for batch in batches] == [(30, (3, 3), 36)] * 2
+
+
+def test_the_last_prompt_token_is_never_shared_since_each_row_predicts_its_own_response_there() -> None:
+    twins = [make_sample("a", 1, 2, beginning=range(30))] * 2
+    (batch,) = pack(twins, Objective(), 1000)
+    assert batch.shared == 30
+    assert batch.lengths == (3, 3)
+    assert batch.predicting.tolist() == [30, 31, 33, 34]
 
 
 @given(sample_lists(), st.integers(1, 40))

@@ -1,6 +1,6 @@
 """Where the concrete classes meet: from a recipe to a running policy, engine, gateway, pool and trainer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.env import TaskSet, TaskSetConfig
 from stepwell.trainer.sft import Demonstration, supervised_update
+from stepwell.types import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,16 @@ def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
     directory = resolve_model(recipe.policy.model, recipe.seed)
     policy = Policy.load(
         directory,
-        name=recipe.policy.model if not Path(recipe.policy.model).is_dir() else directory.name,
+        name=model_name(recipe),
         trainable_layers=recipe.policy.trainable_layers,
         value_head_size=recipe.policy.value_head_size,
     )
     return policy, Renderer.from_directory(directory, recipe.tool_format)
+
+
+def model_name(recipe: RecipeConfig) -> str:
+    """The name under which the recipe's model is served: a built-in name, or the last part of a path."""
+    return Path(recipe.policy.model).name
 
 
 def build_tasks(recipe: RecipeConfig) -> TaskSet:
@@ -96,20 +102,20 @@ def serve_policy(
     engine = LocalEngine(policy, eos_ids=sorted(renderer.eos_ids), max_batch=recipe.max_batch, seed=recipe.seed)
     try:
         app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway)
-        mount_dashboard(app, pool, renderer)
+        mount_dashboard(app, pool, {policy.name: renderer.decode})
         with served(app, host, port) as url:
             yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)
     finally:
         engine.close()
 
 
-def mount_dashboard(app: FastAPI, pool: Pool, renderer: Renderer | None) -> bool:
-    """Add the dashboard's pages to `app`; False where NiceGUI is not installed."""
+def mount_dashboard(app: FastAPI, pool: Pool, decoders: Mapping[str, Callable[[Ids], str]]) -> bool:
+    """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed."""
     try:
         from stepwell.dashboard.pages import mount  # noqa: PLC0415  # an extra: the gateway works without it
     except ImportError:
         return False
-    mount(app, pool, renderer.decode if renderer else None)
+    mount(app, pool, decoders)
     return True
 
 

@@ -51,7 +51,7 @@ def demo(
     plot_curves(folder / "curves.png", [(part.title, part.updates) for part in parts])
     _summarise(console, folder, parts)
     if wait and console.is_terminal:
-        serve_dashboard(folder / POOL_FILE, parts[-1].recipe, port=port)
+        serve_dashboard(folder / POOL_FILE, port=port)
 
 
 class _Witness:
@@ -74,9 +74,9 @@ class _Witness:
 
     def check(self, batch: MicroBatch) -> None:
         """Look each row of a micro-batch up among the completions."""
-        for row in np.split(batch.ids.numpy(), np.cumsum(batch.lengths)[:-1]):
+        for row in batch.rows():
             self.trained += 1
-            self.strangers += _digest(row) not in self._sampled
+            self.strangers += _digest(row.numpy()) not in self._sampled
 
     def _remember(self, ids: np.ndarray) -> None:
         digest = _digest(ids)

@@ -6,6 +6,7 @@ again only when the pool's cursor has moved.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 from typing import Final
 
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from starlette.types import Scope
 
 from stepwell.dashboard.overview import OverviewView
 from stepwell.dashboard.reading import read_overview
-from stepwell.dashboard.tokens import Decode
+from stepwell.dashboard.tokens import Decoders
 from stepwell.dashboard.trajectory import TrajectoryView
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool.base import Pool
@@ -37,7 +38,7 @@ _STYLE: Final = """
 """
 
 
-def mount(app: FastAPI, pool: Pool, decode: Decode | None = None) -> None:
+def mount(app: FastAPI, pool: Pool, decoders: Decoders = MappingProxyType({})) -> None:
     """Add the dashboard to `app`, below its own routes: call it after they are registered.
 
     NiceGUI has one set of pages per process, so these belong to the app that was mounted last.
@@ -45,11 +46,11 @@ def mount(app: FastAPI, pool: Pool, decode: Decode | None = None) -> None:
     Args:
         app: the gateway's app, or an empty one.
         pool: is only read.
-        decode: token ids to text; without it tokens are shown as ids.
+        decoders: token ids to text, by the model's name; tokens of other models are shown as ids.
     """
     core.app.middleware_stack = None  # lets it be set up again, after an app of this process that ran before
     core.app.user_middleware.clear()
-    register(pool, decode)
+    register(pool, decoders)
     ui.run_with(app, title="Stepwell", dark=None, show_welcome_message=False)
     everything = app.router.routes.pop()  # NiceGUI's mount takes all paths; the app must answer for the others itself
     if not isinstance(everything, Mount):
@@ -67,7 +68,7 @@ class _PagesOnly(Mount):
         return super().matches(scope) if ours else (Match.NONE, {})
 
 
-def register(pool: Pool, decode: Decode | None = None) -> None:
+def register(pool: Pool, decoders: Decoders = MappingProxyType({})) -> None:
     """Register the pages with NiceGUI, for an app that runs it already."""
 
     async def overview() -> None:
@@ -75,7 +76,7 @@ def register(pool: Pool, decode: Decode | None = None) -> None:
         await _follow(pool, lambda: _show_overview(pool, view))
 
     async def trajectory(trajectory_id: str) -> None:
-        view = TrajectoryView(_frame(), decode)
+        view = TrajectoryView(_frame(), decoders)
         await _follow(pool, lambda: _show_trajectory(pool, view, trajectory_id))
 
     ui.page("/", response_timeout=_SLOWEST)(overview)

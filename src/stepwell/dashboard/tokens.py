@@ -5,13 +5,16 @@ passes `html.escape`; the browser's sanitiser then looks at it a second time.
 """
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import exp
 from typing import Final
 
 from stepwell.types import Ids, Step
 
 Decode = Callable[[Ids], str]
+"""Token ids to text."""
+Decoders = Mapping[str, Decode]
+"""By the name of the model whose tokens they read; tokens of others are shown as ids."""
 """Token ids, int32 [N], to text."""
 
 FULL_COLOUR: Final = 5.0

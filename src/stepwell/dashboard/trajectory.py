@@ -6,7 +6,7 @@ from typing import Final
 from nicegui import ui
 
 from stepwell.dashboard.reading import StepView, Turn, read_steps
-from stepwell.dashboard.tokens import FULL_COLOUR, Decode, colour, tokens_html
+from stepwell.dashboard.tokens import FULL_COLOUR, Decoders, colour, tokens_html
 from stepwell.types import Step, Trajectory
 
 _STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "failed": "negative"}
@@ -15,10 +15,10 @@ _STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "fai
 class TrajectoryView:
     """The page's content, drawn anew when the trajectory has changed."""
 
-    def __init__(self, parent: ui.column, decode: Decode | None) -> None:
+    def __init__(self, parent: ui.column, decoders: Decoders) -> None:
         """Draw nothing yet."""
         self._parent = parent
-        self._decode = decode
+        self._decoders = decoders
         self._shown: Trajectory | None = None
 
     def show(self, trajectory: Trajectory) -> None:
@@ -59,7 +59,7 @@ class TrajectoryView:
     def _tokens(self, step: Step) -> None:
         with ui.expansion("Sampled tokens", value=True).classes("w-full").props("dense"):
             _legend()
-            ui.html(tokens_html(step, self._decode)).classes("sw-tokens")
+            ui.html(tokens_html(step, self._decoders.get(step.model))).classes("sw-tokens")
 
     def _prompt(self, step: Step) -> None:
         """The exact prompt, made only when it is opened: prompts are long, and seldom looked at."""
@@ -67,8 +67,8 @@ class TrajectoryView:
             text = ui.label().classes("sw-text font-mono text-sm")
 
         def fill() -> None:
-            ids = step.prompt_ids
-            text.text = self._decode(ids) if self._decode else " ".join(map(str, ids.tolist()))
+            ids, decode = step.prompt_ids, self._decoders.get(step.model)
+            text.text = decode(ids) if decode else " ".join(map(str, ids.tolist()))
 
         panel.on_value_change(fill)
 

@@ -14,23 +14,20 @@ from typing import Final
 
 from pydantic import Field
 
-from stepwell.errors import NotFound
-from stepwell.rendering.messages import Message, Tool, ToolCall
+from stepwell.environments.toolcalls import text_argument, text_tool
+from stepwell.errors import InvalidRequest, NotFound
+from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig
 
 _TASKS: Final = 100_000
+_SPLITS: Final = ("train", "test")
 _NOTHING: Final = "none"
 
-
-def _tool(name: str, parameter: str, description: str) -> Tool:
-    schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
-    return Tool(name=name, description=description, parameters=schema)
-
-
+_PARAMETER: Final = {"search": "item", "open": "box", "answer": "colour"}
 TOOLS: Final = (
-    _tool("search", "item", "Name the box that an item is in."),
-    _tool("open", "box", "Name what is in a box."),
-    _tool("answer", "colour", "End the task with an answer."),
+    text_tool("search", "item", "Name the box that an item is in."),
+    text_tool("open", "box", "Name what is in a box."),
+    text_tool("answer", "colour", "End the task with an answer."),
 )
 
 
@@ -64,7 +61,7 @@ class Lookup:
 
     def reset(self, task_id: str) -> tuple[Message, ...]:
         """Name the item to find."""
-        if task_id.partition("-")[0] not in ("train", "test"):
+        if task_id.partition("-")[0] not in _SPLITS:
             raise NotFound(f"there is no lookup task {task_id!r}: they are called train-N and test-N")
         self._secrets = _Secrets.of(task_id)
         self._turns = 0
@@ -75,28 +72,17 @@ class Lookup:
         self._turns += 1
         if len(action.tool_calls) != 1 or action.tool_calls[0].name == "answer":
             return Outcome(reward_parts=(("solved", float(self._solves(action))),), terminated=True)
-        call = action.tool_calls[0]
-        return Outcome(
-            messages=(Message(role="tool", content=self._look(call), tool_call_id=call.id),),
-            truncated=self._turns >= self._max_turns,
-        )
+        if self._turns >= self._max_turns:
+            return Outcome(truncated=True)
+        (call,) = action.tool_calls
+        return Outcome(messages=(Message(role="tool", content=self._look(call), tool_call_id=call.id),))
 
     def _look(self, call: ToolCall) -> str:
         known = {("search", self._secrets.item): self._secrets.box, ("open", self._secrets.box): self._secrets.colour}
-        return known.get((call.name, _argument(call)), _NOTHING)
+        return known.get((call.name, text_argument(call, _PARAMETER) or ""), _NOTHING)
 
     def _solves(self, action: Message) -> bool:
-        return len(action.tool_calls) == 1 and _argument(action.tool_calls[0]) == self._secrets.colour
-
-
-def _argument(call: ToolCall) -> str:
-    """The call's only argument; empty if it has none or others."""
-    try:
-        arguments = json.loads(call.arguments)
-    except json.JSONDecodeError:
-        return ""
-    values = list(arguments.values()) if isinstance(arguments, dict) else []
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+        return [text_argument(call, _PARAMETER) for call in action.tool_calls] == [self._secrets.colour]
 
 
 class LookupConfig(TaskSetConfig):
@@ -119,7 +105,13 @@ class LookupTasks:
         self._config = config
 
     def tasks(self, split: str) -> Sequence[str]:
-        """`train-0` … or `test-0` …"""
+        """`train-0` … or `test-0` …
+
+        Raises:
+            InvalidRequest: there is no such split.
+        """
+        if split not in _SPLITS:
+            raise InvalidRequest(f"no split {split!r}; use {' or '.join(_SPLITS)}")
         return [f"{split}-{n}" for n in range(_TASKS)]
 
     def make(self) -> Environment:
@@ -137,8 +129,7 @@ class LookupTasks:
         messages = list(environment.reset(task_id))
         for turn, (tool, right) in enumerate(_Secrets.of(task_id).solution()):
             name = "".join(draw.choices(string.ascii_lowercase, k=2)) if draw.random() < wrong else right
-            (parameter,) = TOOLS[turn].parameters["required"]
-            call = ToolCall(id=f"call-{turn}", name=tool, arguments=json.dumps({parameter: name}))
+            call = ToolCall(id=f"call-{turn}", name=tool, arguments=json.dumps({_PARAMETER[tool]: name}))
             action = Message(role="assistant", tool_calls=(call,))
             messages += [action, *environment.step(action).messages]
         return tuple(messages)

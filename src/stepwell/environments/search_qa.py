@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from stepwell.environments.answers import contains_answer, exact_match, f1
 from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_rows, wikipedia_corpus
 from stepwell.environments.retrieval import SearchIndex, window
+from stepwell.environments.toolcalls import text_argument, text_tool
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Outcome, TaskSetConfig
@@ -30,15 +31,10 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def _tool(name: str, parameter: str, description: str) -> Tool:
-    schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
-    return Tool(name=name, description=description, parameters=schema)
-
-
 _PARAMETER: Final = {"search": "query", "answer": "text"}
 _TOOLS: Final = (
-    _tool("search", "query", "Find passages that have these words."),
-    _tool("answer", "text", "Give the final answer and finish."),
+    text_tool("search", "query", "Find passages that have these words."),
+    text_tool("answer", "text", "Give the final answer and finish."),
 )
 
 
@@ -184,7 +180,7 @@ class SearchQAEnvironment:
         results: list[Message] = []
         searched = False
         for call in action.tool_calls:
-            text = _argument(call)
+            text = text_argument(call, _PARAMETER)
             if text is not None and call.name == "answer":
                 return self._end(self._answered(self._question, text))
             searched = searched or text is not None
@@ -217,18 +213,6 @@ def _held_out(question: Question) -> bool:
 
 def _parts(answer: float, well_formed: float) -> tuple[tuple[str, float], ...]:
     return (("answer", answer), ("format", well_formed))
-
-
-def _argument(call: ToolCall) -> str | None:
-    """The one text that the call carries; None if the tool is unknown or the arguments are not of its form."""
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):  # the policy may write anything, also ten thousand brackets
-        return None
-    if not isinstance(arguments, dict) or call.name not in _PARAMETER:
-        return None
-    value = arguments.get(_PARAMETER[call.name])
-    return value if isinstance(value, str) and len(arguments) == 1 else None
 
 
 def _mistake(call: ToolCall) -> str:

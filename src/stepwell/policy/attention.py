@@ -31,23 +31,45 @@ class AttentionPlan(Protocol):
 
 
 class PackedRows:
-    """Independent causal rows laid end to end; neighbours of equal length are computed as one batch."""
+    """Independent causal rows laid end to end; neighbours of equal length are computed as one batch.
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    With `shared` > 0 the first `shared` tokens are the beginning of every row, laid down and computed once.
+    """
+
+    def __init__(self, lengths: Sequence[int], shared: int = 0) -> None:
+        """`lengths` are the tokens that each row has of its own, in order."""
+        self._shared = shared
         self._runs = [(length, len(list(same))) for length, same in groupby(lengths)]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:  # noqa: ARG002
         """Causal attention within each row."""
-        outputs, start = [], 0
+        begin = slice(0, self._shared)
+        past_k, past_v = key[:, begin], value[:, begin]
+        start = self._shared
+        outputs = [causal_attention(query[None, :, begin], past_k[None], past_v[None], scale)[0]] if start else []
         for length, count in self._runs:
             rows = slice(start, start + length * count)
             q, k, v = (_rows_first(x[:, rows], count, length) for x in (query, key, value))
-            out = scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-            outputs.append(out.transpose(0, 1).flatten(1, 2))
+            k, v = (torch.cat([p.expand(count, -1, -1, -1), x], dim=2) for p, x in ((past_k, k), (past_v, v)))
+            outputs.append(causal_attention(q, k, v, scale).transpose(0, 1).flatten(1, 2))
             start = rows.stop
         return torch.cat(outputs, dim=1)
+
+
+def causal_attention(q_bhld: Tensor, k_bktd: Tensor, v_bktd: Tensor, scale: float) -> Tensor:
+    """Attention [B, H, L, D] of the newest L of T tokens: token i of them sees keys up to T - L + i."""
+    (heads, new), (kv_heads, total) = q_bhld.shape[1:3], k_bktd.shape[1:3]
+    if new == total:
+        return scaled_dot_product_attention(
+            q_bhld, k_bktd, v_bktd, is_causal=True, scale=scale, enable_gqa=heads != kv_heads
+        )
+    mask = None
+    if new > 1:
+        mask = torch.ones(new, total, dtype=torch.bool).tril(total - new).repeat(heads // kv_heads, 1)
+    # query heads that share a key/value head become further query rows of it: no copies of keys and values
+    q = q_bhld.reshape(len(q_bhld), kv_heads, -1, q_bhld.shape[3])
+    out = scaled_dot_product_attention(q, k_bktd, v_bktd, attn_mask=mask, scale=scale)
+    return out.reshape(q_bhld.shape)
 
 
 def _rows_first(x_hnd: Tensor, count: int, length: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from stepwell.policy.attention import causal_attention
 from stepwell.types import Ids
 
 
@@ -130,8 +131,8 @@ class CachedSegments:
             stop = segment.start + len(segment.ids)
             keys[segment.slot, :, segment.start : stop] = key[:, rows]
             values[segment.slot, :, segment.start : stop] = value[:, rows]
-            past = keys[segment.slot, :, :stop], values[segment.slot, :, :stop]
-            out[:, rows] = _attend_one(query[:, rows], *past, scale)
+            past = keys[segment.slot, None, :, :stop], values[segment.slot, None, :, :stop]
+            out[:, rows] = causal_attention(query[None, :, rows], *past, scale)[0]
         return out
 
     def _attend_batched(
@@ -146,15 +147,3 @@ class CachedSegments:
         past = keys[self._at, :, :longest], values[self._at, :, :longest]
         out = scaled_dot_product_attention(q, *past, attn_mask=self._visible[:, None, None], scale=scale)
         return out.reshape(n, heads, size).transpose(0, 1)
-
-
-def _attend_one(query_hnd: Tensor, keys_ktd: Tensor, values_ktd: Tensor, scale: float) -> Tensor:
-    """Attention [H, n, D] of the newest n of T tokens."""
-    heads, new, size = query_hnd.shape
-    kv_heads, total, _ = keys_ktd.shape
-    mask = None
-    if new > 1:  # token i of the new ones sees keys up to total - new + i
-        mask = torch.ones(new, total, dtype=torch.bool).tril(total - new).repeat(heads // kv_heads, 1)
-    q = query_hnd.reshape(1, kv_heads, -1, size)
-    out = scaled_dot_product_attention(q, keys_ktd[None], values_ktd[None], attn_mask=mask, scale=scale)
-    return out.reshape(heads, new, size)

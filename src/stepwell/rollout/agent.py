@@ -49,8 +49,9 @@ class ChatAgentConfig(Config):
 class ChatAgent:
     """OpenAI chat completions; the trajectory is named in the URL, as any agent could do.
 
-    Calls go through the SDK's own door for plain requests: `chat.completions.create` would spend twice as long on
-    walking through messages that are in wire form already, which a small policy's rollout would feel.
+    A small policy answers faster than the SDK's comfort takes. So calls go through its door for plain requests, since
+    `chat.completions.create` would walk through messages that are in wire form already, and over aiohttp, since the
+    default client probes every idle connection before each request. That is a third of the CPU time per call.
     """
 
     def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig) -> None:
@@ -59,7 +60,11 @@ class ChatAgent:
         self._model = model
         self._config = config
         self._client = openai.AsyncOpenAI(
-            base_url=f"{self._url}/v1", api_key="unused", timeout=config.timeout, max_retries=2
+            base_url=f"{self._url}/v1",
+            api_key="unused",
+            timeout=config.timeout,
+            max_retries=2,
+            http_client=openai.DefaultAioHttpClient(),
         )
 
     async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:

@@ -1,14 +1,17 @@
 """Many trajectories at a time: groups of one task each, and single trajectories for evaluation."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from stepwell.errors import EnvironmentFailed
 from stepwell.rollout.agent import Agent
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.run import Ending, Log, RolloutConfig, record, run_trajectory
 from stepwell.types import GroupInfo, TrajectoryInfo
+
+_T = TypeVar("_T")
 
 OnEnding = Callable[[Ending], None]
 
@@ -33,25 +36,20 @@ class Collector:
             EnvironmentFailed: more than `max_failures` trajectories of a group failed.
         """
         limit = asyncio.Semaphore(self.config.concurrency)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(count):
-                group.create_task(self._collect_group(next(tasks), size, limit))
+        await _all_of([self._collect_group(next(tasks), size, limit) for _ in range(count)])
 
     async def evaluate(self, task_ids: Sequence[str]) -> list[Ending]:
         """One trajectory per task, in the order given, outside of any group: never trained on."""
         limit = asyncio.Semaphore(self.config.concurrency)
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._run(task, None, "eval", limit)) for task in task_ids]
-        return [task.result() for task in running]
+        return await _all_of([self._run(task, None, "eval", limit) for task in task_ids])
 
     async def _collect_group(self, task_id: str, size: int, limit: asyncio.Semaphore) -> None:
         info = GroupInfo(task_id=task_id, size=size, channel=self.channel)
         await record(self.log, info)
         missing, failures = size, 0
         while missing:
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(self._run(task_id, info.id, "rollout", limit)) for _ in range(missing)]
-            failed = [ending for task in running if (ending := task.result()).how == "failed"]
+            endings = await _all_of([self._run(task_id, info.id, "rollout", limit) for _ in range(missing)])
+            failed = [ending for ending in endings if ending.how == "failed"]
             missing, failures = len(failed), failures + len(failed)
             if failures > self.config.max_failures:
                 raise EnvironmentFailed(f"{failures} trajectories of task {task_id} failed, the last: {failed[-1].why}")
@@ -62,3 +60,13 @@ class Collector:
             ending = await run_trajectory(info, self.task_set.make(), self.agent, self.log, self.config)
         self.on_ending(ending)
         return ending
+
+
+async def _all_of(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Results in order. The first error ends the other work and is raised as itself, not in a group of exceptions."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in work]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

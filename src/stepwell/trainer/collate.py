@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stepwell.algorithms.base import Objective, Scope
 from stepwell.errors import InvalidRecord
-from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample
+from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample, Step
 
 
 def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values: Mapping[str, Floats]) -> list[Sample]:
@@ -21,7 +21,8 @@ def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values:
     `credits` and `values` are by step id; a step without values was not read by a critic.
 
     Raises:
-        InvalidRecord: a trainable step got no credit, or credit for another number of tokens.
+        InvalidRecord: a trainable step got no credit, credit for another number of tokens, or a target for a value that
+            no critic was asked for.
     """
     samples = []
     for trajectory in (t for group in groups for t in group.trajectories):
@@ -30,21 +31,25 @@ def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values:
                 continue
             if step.id not in credits:
                 raise InvalidRecord(f"the algorithm gave step {step.id} no credit")
-            credit = credits[step.id]
-            samples.append(
-                Sample(
-                    step_id=step.id,
-                    trajectory_id=trajectory.info.id,
-                    token_ids=np.concatenate([step.prompt_ids, step.response_ids]),
-                    prompt_length=len(step.prompt_ids),
-                    logprobs=step.logprobs,
-                    advantages=credit.advantages,
-                    value_targets=credit.value_targets,
-                    old_values=values.get(step.id, NO_FLOATS)[: len(credit.value_targets)],
-                    temperature=step.sampling.scale,
-                )
-            )
+            samples.append(_sample(step, credits[step.id], values.get(step.id, NO_FLOATS)))
     return samples
+
+
+def _sample(step: Step, credit: Credit, values: Floats) -> Sample:
+    supervised = len(credit.value_targets)
+    if len(values) < supervised:
+        raise InvalidRecord(f"step {step.id} has {supervised} value targets, but a critic read {len(values)} values")
+    return Sample(
+        step_id=step.id,
+        trajectory_id=step.trajectory_id,
+        token_ids=np.concatenate([step.prompt_ids, step.response_ids]),
+        prompt_length=len(step.prompt_ids),
+        logprobs=step.logprobs,
+        advantages=credit.advantages,
+        value_targets=credit.value_targets,
+        old_values=values[:supervised],
+        temperature=step.sampling.scale,
+    )
 
 
 def whiten(samples: Sequence[Sample], scope: Scope, eps: float = 1e-8) -> list[Sample]:
@@ -87,10 +92,12 @@ def token_weights(samples: Sequence[Sample], aggregation: str) -> list[Floats]:
 class MicroBatch:
     """Samples packed end to end, without padding, for one forward and backward pass."""
 
+    shared: int
+    """Leading tokens that all rows have in common: they stand once, at the beginning."""
     lengths: tuple[int, ...]
-    """[B] tokens of each row."""
+    """[B] tokens of each row after the shared ones."""
     ids: Tensor
-    """int64 [N]."""
+    """int64 [N]: the shared tokens, then what each row has of its own."""
     positions: Tensor
     """int64 [N], from 0 in each row."""
     predicting: Tensor
@@ -116,40 +123,63 @@ class MicroBatch:
     value_weights: Tensor
     """float32 [K]: share in the value loss; over all micro-batches of an update they sum to 1."""
 
+    def rows(self) -> list[Tensor]:
+        """The whole token ids of each row, int64."""
+        beginning, own = self.ids[: self.shared], self.ids[self.shared :]
+        return [torch.cat([beginning, row]) for row in own.split(self.lengths)]
+
 
 def pack(samples: Sequence[Sample], objective: Objective, token_budget: int) -> list[MicroBatch]:
     """Micro-batches of at most `token_budget` tokens (a longer sample gets one of its own).
 
-    Rows are sorted by length, so that attention computes rows of equal length together. The result of an update does
-    not depend on the budget: weights are those of the whole set.
+    What all samples begin with (a system message, worked examples) is computed once per micro-batch. Rows are sorted
+    by length, so that attention computes rows of equal length together. The result of an update does not depend on
+    the budget: weights are those of the whole set.
     """
     weights = token_weights(samples, objective.aggregation)
     total_values = sum(len(s.value_targets) for s in samples)
+    shared = _shared_beginning(samples)
     order = sorted(range(len(samples)), key=lambda i: len(samples[i].token_ids), reverse=True)
     batches: list[list[int]] = []
     room = 0
     for i in order:
-        length = len(samples[i].token_ids)
+        length = len(samples[i].token_ids) - shared
         if length > room:
             batches.append([])
-            room = token_budget
+            room = token_budget - shared
         batches[-1].append(i)
         room -= length
-    return [_micro_batch([samples[i] for i in b], [weights[i] for i in b], total_values) for b in batches]
+    return [_micro_batch([samples[i] for i in b], [weights[i] for i in b], shared, total_values) for b in batches]
 
 
-def _micro_batch(samples: Sequence[Sample], weights: Sequence[Floats], total_values: int) -> MicroBatch:
-    lengths = [len(s.token_ids) for s in samples]
+def _shared_beginning(samples: Sequence[Sample]) -> int:
+    """How many leading tokens all samples share; 0 where computing them once would save next to nothing.
+
+    The last prompt token is never among them: each row reads its own first prediction there.
+    """
+    first = samples[0].token_ids
+    length = min(s.prompt_length for s in samples) - 1
+    for sample in samples:
+        differs = np.flatnonzero(sample.token_ids[:length] != first[:length])
+        length = int(differs[0]) if len(differs) else length
+    saved = length * (len(samples) - 1)
+    return length if saved >= sum(len(s.token_ids) for s in samples) // 5 else 0
+
+
+def _micro_batch(samples: Sequence[Sample], weights: Sequence[Floats], shared: int, total_values: int) -> MicroBatch:
+    lengths = [len(s.token_ids) - shared for s in samples]
+    # where each row's token 0 would stand, were its shared tokens laid down before its own
     starts = np.cumsum([0, *lengths[:-1]])
     predicting = [
-        np.arange(o + s.prompt_length - 1, o + n - 1) for s, o, n in zip(samples, starts, lengths, strict=True)
+        np.arange(o + s.prompt_length - 1, o + len(s.token_ids) - 1) for s, o in zip(samples, starts, strict=True)
     ]
     value_at = [np.arange(len(s.value_targets)) + o + s.prompt_length - 1 for s, o in zip(samples, starts, strict=True)]
     values = sum(len(v) for v in value_at)
     return MicroBatch(
+        shared=shared,
         lengths=tuple(lengths),
-        ids=_int64([s.token_ids for s in samples]),
-        positions=_int64([np.arange(n) for n in lengths]),
+        ids=_int64([samples[0].token_ids[:shared], *(s.token_ids[shared:] for s in samples)]),
+        positions=_int64([np.arange(shared), *(np.arange(shared, len(s.token_ids)) for s in samples)]),
         predicting=_int64(predicting),
         targets=_int64([s.token_ids[s.prompt_length :] for s in samples]),
         row=_int64([np.full(len(s.advantages), i) for i, s in enumerate(samples)]),

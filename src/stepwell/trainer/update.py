@@ -119,7 +119,7 @@ class Learner:
         return _metrics(totals, samples, float(norm))
 
     def _accumulate(self, batch: MicroBatch, objective: Objective, totals: _Totals) -> None:
-        hidden = self.policy.hidden(batch.ids, batch.positions, PackedRows(batch.lengths))
+        hidden = self.policy.hidden(batch.ids, batch.positions, PackedRows(batch.lengths, batch.shared))
         logp = (self.policy.logits(hidden[batch.predicting]) / batch.temperatures[:, None]).log_softmax(-1)
         new = logp.gather(1, batch.targets[:, None]).squeeze(1)
         ratios = log_ratio(new, batch.logprobs, batch.row, objective.ratio)

@@ -1,0 +1,81 @@
+"""The command line: mistakes are named in one line, and looking at things works without a model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepwell import __version__
+from stepwell.algorithms import ALGORITHMS
+from stepwell.algorithms.base import AlgorithmConfig
+from stepwell.cli.config import RecipeConfig
+from stepwell.cli.recipes import find_recipe
+from stepwell.config import component_config, load_config
+from stepwell.environments import ENVIRONMENTS
+from stepwell.rollout.env import TaskSetConfig
+from tests.cli.processes import Finished
+
+RECIPES = sorted(find_recipe("lookup").parent.glob("*.yaml"))
+Command = Callable[..., Finished]
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name(command: Command, tmp_path: Path) -> None:
+    done = command("train", "lookup", "trainer.update=3", "--folder", str(tmp_path / "run"))
+    assert done.code == 1
+    assert done.err.startswith("error: trainer.update: unknown setting; did you mean 'updates'?")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("train", "lokup"), "there is no recipe 'lokup'"),
+        (("train", "lookup", "algorithm.use=grop"), "did you mean 'grpo'?"),
+        (("train", "lookup", "environment.max_turn=3"), "did you mean 'max_turns'?"),
+        (("train", "lookup", "searchqa_smollm2"), "one recipe at a time"),
+        (("train", "--resume", "no/such/run"), "holds no run"),
+        (("serve", "--host", "0.0.0.0"), "only loopback is served"),
+        (("serve", "--model", "lookup", "--run", "runs/x"), "either --model or --run"),
+        (("serve", "--model", "gpt-5"), "no model 'gpt-5'"),
+        (("run", "--gateway", "http://127.0.0.1:9", "--environment", "lookup"), "start one with `stepwell serve`"),
+        (("pool", "stats", "--pool", "no/such/pool.sqlite"), "no pool at"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_1(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*arguments)
+    assert done.code == 1
+    assert done.err.startswith("error: ")
+    assert says in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_is_valid_down_to_its_components(path: Path) -> None:
+    recipe = load_config(RecipeConfig, path)
+    component_config(ENVIRONMENTS, TaskSetConfig, recipe.environment)
+    component_config(ALGORITHMS, AlgorithmConfig, recipe.algorithm)
+    assert recipe.name != RecipeConfig().name
+
+
+def test_the_version_is_the_packages(command: Command) -> None:
+    assert command("--version").out.strip() == __version__
+
+
+def test_without_a_command_the_help_lists_them(command: Command) -> None:
+    out = command().out
+    assert all(name in out for name in ("serve", "run", "train", "pool", "demo", "doctor", "dashboard"))
+
+
+def test_the_algorithms_can_be_listed(command: Command) -> None:
+    out = command("train", "--algorithm", "list").out
+    assert [line.split()[0] for line in out.splitlines()] == list(ALGORITHMS)
+
+
+def test_doctor_reports_machine_packages_and_folders(command: Command) -> None:
+    done = command("doctor")
+    assert done.code == 0
+    assert all(word in done.out for word in ("Python", "cores", "memory", "torch", "cache", "runs"))

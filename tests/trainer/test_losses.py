@@ -1,0 +1,173 @@
+"""The objectives, differentiated by hand: float64, so that a difference quotient can be trusted."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stepwell.algorithms.base import Objective
+from stepwell.trainer.losses import log_ratio, policy_loss, value_loss
+
+every_kind = pytest.mark.parametrize("kind", ["token", "geo"])
+ROWS = torch.tensor([0, 0, 0, 1, 2, 2])
+"""Three steps, of 3, 1 and 2 tokens."""
+WEIGHTS = torch.tensor([0.1, 0.1, 0.1, 0.3, 0.2, 0.2], dtype=torch.float64)
+
+
+def random(seed: int, spread: float = 0.1) -> Tensor:
+    return spread * torch.from_numpy(np.random.default_rng(seed).normal(size=6))
+
+
+def loss_of(new: Tensor, old: Tensor, advantages: Tensor, objective: Objective, rows: Tensor = ROWS) -> Tensor:
+    return policy_loss(log_ratio(new, old, rows, objective.ratio), advantages, WEIGHTS[: len(new)], objective)[0]
+
+
+def gradient(new: Tensor, *rest) -> Tensor:
+    leaf = new.detach().clone().requires_grad_()
+    loss_of(leaf, *rest).backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def difference_quotient(function, at: Tensor, step: float = 1e-6) -> Tensor:
+    slopes = []
+    for i in range(len(at)):
+        nudge = torch.zeros_like(at)
+        nudge[i] = step
+        slopes.append((function(at + nudge) - function(at - nudge)) / (2 * step))
+    return torch.stack(slopes)
+
+
+def naive_loss(new: Tensor, old: Tensor, advantage_of_row: Tensor, objective: Objective) -> Tensor:
+    """The published formulas, step by step and token by token."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(3):
+        mine = [i for i in range(6) if int(ROWS[i]) == row]
+        mean = sum(new[i] - old[i] for i in mine) / len(mine)
+        for i in mine:
+            ratio = torch.exp(mean if objective.ratio == "geo" else new[i] - old[i])
+            bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+            total = total - WEIGHTS[i] * torch.minimum(ratio * advantage_of_row[row], bounded * advantage_of_row[row])
+    return total
+
+
+@every_kind
+@pytest.mark.parametrize("clip", [0.0, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_value_and_gradient_are_those_of_the_published_formula(kind: str, clip: float, seed: int) -> None:
+    objective = Objective(ratio=kind, clip_low=clip, clip_high=1.5 * clip)
+    new, old = random(seed), random(seed + 100)
+    per_row = random(seed + 200, 2.0)[:3]
+    got = loss_of(new, old, per_row[ROWS], objective)
+    torch.testing.assert_close(got, naive_loss(new, old, per_row, objective))
+    slopes = difference_quotient(lambda at: naive_loss(at, old, per_row, objective), new)
+    torch.testing.assert_close(gradient(new, old, per_row[ROWS], objective), slopes, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gradient_of_token_ratios_is_right_for_advantages_that_differ_within_a_step(seed: int) -> None:
+    new, old, advantages, objective = random(seed), random(seed + 100), random(seed + 200, 2.0), Objective()
+    slopes = difference_quotient(lambda at: loss_of(at, old, advantages, objective), new)
+    torch.testing.assert_close(gradient(new, old, advantages, objective), slopes, atol=1e-7, rtol=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(-2, 2)), min_size=1, max_size=6))
+def test_both_ratios_are_the_same_where_every_step_has_one_token(tokens) -> None:
+    new, old, advantages = (torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True))
+    rows = torch.arange(len(tokens))
+    token, geo = Objective(ratio="token"), Objective(ratio="geo")
+    torch.testing.assert_close(loss_of(new, old, advantages, token, rows), loss_of(new, old, advantages, geo, rows))
+    torch.testing.assert_close(gradient(new, old, advantages, token, rows), gradient(new, old, advantages, geo, rows))
+
+
+@every_kind
+def test_while_the_policy_is_the_one_that_sampled_every_ratio_is_1(kind: str) -> None:
+    new = random(0)
+    assert log_ratio(new, new.clone(), ROWS, kind).tolist() == [0.0] * 6
+
+
+def test_then_both_ratios_have_the_same_gradient_for_advantages_that_are_constant_in_steps() -> None:
+    new, advantages = random(0), random(1, 2.0)[:3][ROWS]
+    token = gradient(new, new.clone(), advantages, Objective(ratio="token"))
+    geo = gradient(new, new.clone(), advantages, Objective(ratio="geo"))
+    torch.testing.assert_close(token, -(WEIGHTS * advantages))
+    torch.testing.assert_close(geo, token)
+
+
+def test_geo_values_are_the_mean_of_the_steps_log_ratios_and_one_for_all_its_tokens() -> None:
+    new = torch.tensor([0.3, 0.0, -0.6, 0.2, 1.0, 0.0], dtype=torch.float64)
+    got = log_ratio(new, torch.zeros(6, dtype=torch.float64), ROWS, "geo")
+    torch.testing.assert_close(got, torch.tensor([-0.1, -0.1, -0.1, 0.2, 0.5, 0.5], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clipped"),
+    [(1.5, 1.0, True), (1.5, -1.0, False), (0.5, 1.0, False), (0.5, -1.0, True), (1.1, 1.0, False), (0.9, -1.0, False)],
+)
+def test_a_token_is_clipped_where_going_further_would_pay_and_then_has_no_gradient(
+    ratio: float, advantage: float, clipped: bool
+) -> None:
+    new = torch.tensor([math.log(ratio)], requires_grad=True)
+    logs = log_ratio(new, torch.zeros(1), torch.tensor([0]), "token")
+    loss, mask = policy_loss(logs, torch.tensor([advantage]), torch.ones(1), Objective())
+    loss.backward()
+    assert mask.tolist() == [clipped]
+    bounded = {True: 1.2 if advantage > 0 else 0.8, False: ratio}[clipped]
+    assert loss.item() == pytest.approx(-bounded * advantage)
+    assert new.grad.tolist() == pytest.approx([0.0 if clipped else -ratio * advantage])
+
+
+def test_low_and_high_clip_are_separate() -> None:
+    logs = torch.tensor([0.5, -0.5]).log1p()
+    loss, mask = policy_loss(logs, torch.tensor([1.0, -1.0]), torch.ones(2), Objective(clip_low=0.1, clip_high=0.3))
+    assert mask.all()
+    assert loss.item() == pytest.approx(-1.3 + 0.9)
+
+
+@every_kind
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("gap", [50.0, 1e4, 1e30])
+def test_ratios_that_would_overflow_stay_finite_and_so_do_their_gradients(kind: str, sign: float, gap: float) -> None:
+    objective = Objective(ratio=kind)
+    for advantage in (1.0, -1.0):
+        new = torch.tensor([sign * gap, 0.0], requires_grad=True)
+        loss = loss_of(new, torch.zeros(2), torch.full((2,), advantage), objective, torch.tensor([0, 0]))
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert torch.isfinite(new.grad).all()
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_value_loss_and_its_gradient_are_those_of_the_published_formula(clip: float, seed: int) -> None:
+    values, targets, old = random(seed, 1.0), random(seed + 100, 1.0), random(seed + 200, 1.0)
+
+    def naive(at: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for v, target, before, weight in zip(at, targets, old, WEIGHTS, strict=True):
+            errors = [(v - target) ** 2]
+            if clip:
+                errors.append((v.clamp(before - clip, before + clip) - target) ** 2)
+            total = total + 0.5 * weight * max(errors)
+        return total
+
+    leaf = values.clone().requires_grad_()
+    loss = value_loss(leaf, targets, old, WEIGHTS, clip)
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), naive(values))
+    torch.testing.assert_close(leaf.grad, difference_quotient(naive, values), atol=1e-7, rtol=1e-6)
+
+
+def test_a_value_that_moved_as_far_as_it_may_towards_its_target_is_pulled_no_further() -> None:
+    value = torch.tensor([0.8], requires_grad=True)
+    value_loss(value, torch.tensor([3.0]), torch.tensor([0.0]), torch.ones(1), 0.5).backward()
+    assert value.grad.tolist() == [0.0]
+
+
+def test_no_values_cost_nothing() -> None:
+    none = torch.zeros(0)
+    assert value_loss(none, none, none, none, 0.5).item() == 0.0
