@@ -9,8 +9,8 @@ from torch import Tensor
 
 from stepwell.engines.local import LocalEngine
 from stepwell.policy.model import Policy
-from tests.engines.laws import EOS, Bench, EngineLaws
-from tests.policy.tiny import plain_logprobs, tiny_policy
+from tests.engines.laws import EOS, Bench, EngineLaws, ask_all, check_greedy, prompt
+from tests.policy.tiny import CONFIGS, plain_logprobs, tiny_policy
 
 
 class LocalBench:
@@ -20,6 +20,7 @@ class LocalBench:
         self.policy = tiny_policy(kind, max_position_embeddings=Bench.CONTEXT)
         self.passes = 0
         self._actions: dict[int, Callable[[], object]] = {}
+        self._failing: set[int] = set()
         self._watch(self.policy)
         self.engine = LocalEngine(self.policy, eos_ids=[EOS], max_batch=Bench.SLOTS, seed=1)
 
@@ -33,7 +34,10 @@ class LocalBench:
                 yield version
 
         def watched_hidden(*arguments) -> Tensor:
+            number = self.passes
             self.passes += 1
+            if number in self._failing:
+                raise RuntimeError("out of memory")
             return hidden(*arguments)
 
         policy.reading, policy.hidden = watched_reading, watched_hidden
@@ -57,6 +61,9 @@ class LocalBench:
     def before_pass(self, number: int, action: Callable[[], object]) -> None:
         self._actions[self.passes + number] = action
 
+    def fail_in_pass(self, number: int) -> None:
+        self._failing.add(self.passes + number)
+
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest) -> Iterator[LocalBench]:
@@ -66,4 +73,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[LocalBench]:
 
 
 class TestLocalEngine(EngineLaws):
-    pass
+    @pytest.mark.parametrize("bench", sorted(CONFIGS), indirect=True)
+    async def test_every_architecture_is_sampled_from_exactly(self, bench: LocalBench) -> None:
+        for _ in range(2):
+            for answer in await ask_all(bench, [prompt(length, length) for length in (1, 5, 20, 45, 45)]):
+                check_greedy(bench, answer)

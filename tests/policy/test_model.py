@@ -1,5 +1,6 @@
 """The policy evaluates exactly what transformers does, and refuses what it could not."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,22 @@ def test_a_model_called_past_the_policy_says_how_to_call_it() -> None:
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"config\.json"):
         Policy.load(tmp_path, name="nothing")
+
+
+def test_weights_are_not_written_while_they_are_read() -> None:
+    policy, events = tiny_policy(), []
+
+    def write() -> None:
+        with policy.writing():
+            events.append("written")
+
+    writer = threading.Thread(target=write)
+    with policy.reading():
+        writer.start()
+        writer.join(timeout=0.05)  # a chance to do what it must not
+        events.append("read")
+    writer.join()
+    assert events == ["read", "written"]
 
 
 def test_readers_see_the_version_that_a_writer_has_finished() -> None:

@@ -55,7 +55,7 @@ def test_any_set_of_prompts_gives_what_each_gives_alone(prompts: list[list[int]]
 def test_each_shared_token_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, computed, evaluate = POLICIES["qwen2"], [], POLICIES["qwen2"].hidden
     monkeypatch.setattr(policy, "hidden", lambda ids, *rest: computed.append(len(ids)) or evaluate(ids, *rest))
-    prompts = [LONG[:20], [*LONG[:20], 1, 2], LONG[:30], LONG[:30], LONG[:10]]
+    prompts = [LONG[:20], [*LONG[:20], 1, 2], LONG[:30], LONG[:31], LONG[:30], LONG[:10]]
     prompt_hidden(policy, [np.array(prompt, np.int32) for prompt in prompts])
-    # the tree has 30 + 2 tokens; a prompt that ends inside another's path ends there, so nothing is run twice
-    assert sum(computed) == 32
+    # the tree has 31 + 2 tokens; a prompt that ends inside another's path ends there, so nothing is run twice
+    assert sum(computed) == 33

@@ -145,6 +145,12 @@ def test_by_step_a_long_step_weighs_as_much_as_a_short_one() -> None:
     assert by_token == pytest.approx([-1.8 / np.sqrt(0.4), 0.2 / np.sqrt(0.4)])
 
 
+@given(st.lists(st.integers(-5, 5), min_size=2, max_size=7))
+def test_where_every_step_has_one_token_both_scopes_are_the_same(advantages) -> None:
+    samples = [make_sample(f"a{i}", response=1, advantage=a) for i, a in enumerate(advantages)]
+    assert whiten(samples, "step") == whiten(samples, "token")
+
+
 def test_nothing_to_whiten_gives_nothing() -> None:
     assert whiten([], "step") == []
 

@@ -156,8 +156,8 @@ async def test_a_collector_that_comes_back_short_is_asked_again_for_what_is_miss
 
 
 async def test_groups_of_an_older_policy_and_of_other_runs_are_never_trained_on(bench: Bench) -> None:
-    bench.pool.put(*group_records("a"), *group_records("b"), *group_records("old"))
     bench.pool.put(*group_records("foreign", channel="somebody-else"))
+    bench.pool.put(*group_records("a"), *group_records("b"), *group_records("old"))
     await bench.train(bench.trainer(updates=2))
     assert bench.collected == [2]
     assert mark("old") not in bench.trained

@@ -74,8 +74,8 @@ class GroupWire(Wire):
 
     id: str = ""
     task_id: str
-    channel: str = "default"
     size: int
+    channel: str = "default"
     created_at: float = 0.0
 
     def record(self) -> GroupInfo:

@@ -1,0 +1,101 @@
+"""What the local engine does beyond the laws: it reuses what it computed, serves many event loops, and closes."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from stepwell.engines.base import Generation
+from stepwell.engines.local import LocalEngine
+from stepwell.errors import EngineError
+from stepwell.policy.model import Policy
+from stepwell.types import Sampling
+from tests.policy.tiny import plain_logprobs, random_ids, tiny_policy
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return tiny_policy()
+
+
+@pytest.fixture
+def engine(policy: Policy) -> Iterator[LocalEngine]:
+    made = LocalEngine(policy, eos_ids=[], max_batch=4)
+    yield made
+    made.close()
+
+
+async def sample(engine: LocalEngine, prompt: np.ndarray, max_tokens: int = 4) -> list[int]:
+    request = Generation(prompt_ids=prompt, sampling=Sampling(temperature=0.0, max_tokens=max_tokens))
+    return [token async for chunk in engine.generate(request) for token in chunk.token_ids]
+
+
+async def test_siblings_that_arrive_together_compute_their_prompt_once(engine: LocalEngine) -> None:
+    prompt = random_ids(50)
+    await asyncio.gather(*(sample(engine, prompt) for _ in range(4)))
+    assert engine.prompt_tokens == 200
+    assert engine.reused_tokens == 3 * 49  # all but the last token, whose logits each needs
+
+
+async def test_the_next_step_computes_only_what_is_new(engine: LocalEngine) -> None:
+    prompt = random_ids(30)
+    answer = await sample(engine, prompt)
+    await sample(engine, np.array([*prompt, *answer, 1, 2], np.int32))
+    # the last sampled token never ran: nothing was sampled after it
+    assert engine.reused_tokens == 30 + len(answer) - 1
+
+
+async def test_as_many_trajectories_as_slots_keep_their_prefixes(engine: LocalEngine) -> None:
+    prompts = [random_ids(30, seed) for seed in range(4)]
+    answers = await asyncio.gather(*(sample(engine, prompt) for prompt in prompts))
+    before = engine.reused_tokens
+    for prompt, answer in zip(prompts, answers, strict=True):
+        await sample(engine, np.array([*prompt, *answer, 1], np.int32))
+    assert engine.reused_tokens - before == 4 * (30 + 3)
+
+
+async def test_after_an_update_nothing_is_reused(engine: LocalEngine, policy: Policy) -> None:
+    await sample(engine, random_ids(30))
+    with policy.writing():
+        policy.version += 1
+    await sample(engine, random_ids(30))
+    assert engine.reused_tokens == 0
+
+
+def test_readers_in_many_event_loops_are_served_at_once(engine: LocalEngine, policy: Policy) -> None:
+    prompts = [random_ids(6, seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda prompt: asyncio.run(sample(engine, prompt)), prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == plain_logprobs(policy, [*prompt, *answer]).argmax(-1)[5:-1].tolist()
+
+
+def test_an_event_loop_that_is_gone_costs_nobody_else_anything(engine: LocalEngine) -> None:
+    async def leave_without_a_word() -> None:
+        stream = engine.generate(Generation(prompt_ids=random_ids(5), sampling=Sampling(max_tokens=100)))
+        await anext(stream)
+        abandoned.append(stream)
+
+    abandoned: list = []
+    for _ in range(8):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave_without_a_word())
+        loop.close()
+    assert len(asyncio.run(sample(engine, random_ids(5)))) == 4
+
+
+async def test_closing_tells_every_reader_and_refuses_newcomers(policy: Policy) -> None:
+    engine = LocalEngine(policy, eos_ids=[], max_batch=1)
+    streams = [engine.generate(Generation(prompt_ids=random_ids(4), sampling=Sampling(max_tokens=120))) for _ in "ab"]
+    waiting = asyncio.create_task(anext(streams[1]))
+    await anext(streams[0])
+    await asyncio.to_thread(engine.close)
+    with pytest.raises(EngineError, match="closed"):
+        await waiting
+    with pytest.raises(EngineError, match="closed"):
+        [chunk async for chunk in streams[0]]
+    with pytest.raises(EngineError, match="closed"):
+        await sample(engine, random_ids(4))
+    engine.close()
