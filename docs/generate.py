@@ -65,7 +65,8 @@ def commands() -> list[Command]:
 
 
 def _walk(name: str, command: Any) -> Iterator[Command]:
-    children = getattr(command, "commands", {})
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    children = {child: command.get_command(None, child) for child in names}
     if not children or command.params:
         options = tuple(_option(param) for param in command.params if "--help" not in param.opts)
         yield Command(name, inspect.cleandoc(command.help or ""), options)

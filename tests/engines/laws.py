@@ -161,6 +161,16 @@ class StreamLaws:
         assert isinstance(refused, InvalidRequest)
         check_greedy(bench, good)
 
+    @pytest.mark.parametrize("temperature", [1e-5, 1e-9, 1e-39, 5e-324])
+    async def test_next_to_0_a_temperature_samples_the_likeliest_token_or_is_refused_and_harms_nobody(
+        self, bench: Bench, temperature: float
+    ) -> None:
+        wishes = ask(bench, prompt(4)), ask(bench, prompt(4, 1), temperature=temperature)
+        good, cold = await asyncio.gather(*wishes, return_exceptions=True)
+        check_greedy(bench, good)
+        if not isinstance(cold, InvalidRequest):
+            assert cold.ids == distributions(bench, cold).argmax(-1).tolist()
+
     async def test_facts_about_the_engine(self, bench: Bench) -> None:
         assert bench.engine.context_length == Bench.CONTEXT
         assert bench.engine.policy_version == 0

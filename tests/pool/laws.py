@@ -268,6 +268,11 @@ class ReadLaws:
         assert pool.updates("b") == made[1::2]
         assert pool.updates("c") == []
 
+    def test_a_version_that_was_made_again_counts_once_as_it_was_made_last(self, pool: Pool) -> None:
+        first, lost, again = (UpdateInfo(run="a", policy_version=v, metrics=(("try", v),)) for v in (1, 2, 2))
+        pool.put(first, lost, again)
+        assert pool.updates() == [first, again]
+
 
 class LeaseLaws:
     def test_a_group_is_ready_once_enough_of_its_trajectories_are_complete(self, pool: Pool) -> None:

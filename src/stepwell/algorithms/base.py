@@ -29,7 +29,7 @@ class Objective(Config):
     """See `clip_low`; at least 0."""
     aggregation: Literal["per_step", "per_trajectory", "per_token"] = "per_step"
     """What counts equally in the mean: steps (tokens within a step share its weight), trajectories, or tokens."""
-    value_coefficient: float = Field(default=1.0, ge=0)
+    value_coefficient: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Weight of the critic's loss; the critic has parameters of its own, so this scales its learning rate only."""
     value_clip: float = Field(default=0.5, ge=0)
     """A value may move by at most this much per update before its loss goes flat; 0 switches clipping off."""

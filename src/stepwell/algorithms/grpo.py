@@ -15,7 +15,7 @@ def group_advantages(
 ) -> npt.NDArray[np.float64]:
     """(R − mean) / (std + eps) over a group, std with Bessel's correction; without the division for scale="none".
 
-    A group of one has nothing to be compared with: its advantage is 0.
+    In a group of one, or of equals, nobody stands out: their advantages are 0.
 
     Args:
         returns: [G], one undiscounted return per trajectory.
@@ -29,7 +29,7 @@ def group_advantages(
     r = np.asarray(returns, np.float64)
     if not np.isfinite(r).all():
         raise InvalidRecord("a group holds a NaN or infinite return")
-    if len(r) < 2:
+    if (r == r[:1]).all():  # said here, since their mean may differ from them by a rounding error
         return np.zeros_like(r)
     centred: npt.NDArray[np.float64] = r - r.mean()
     if scale == "std":

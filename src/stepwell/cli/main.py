@@ -1,31 +1,65 @@
-"""The `stepwell` command."""
+"""The `stepwell` command. Each subcommand is imported when it is asked for: looking into a pool needs no torch."""
 
+import difflib
+import importlib
 import logging
 import os
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
+import typer.main
 from rich.console import Console
+from rich.markup import escape
 
 from stepwell import __version__
-from stepwell.cli import dashboard, demo, doctor, pool, run, serve, train
 from stepwell.errors import StepwellError
+
+_EXAMPLES: Final[Mapping[str, str]] = {
+    "demo": "stepwell demo --quick",
+    "serve": "stepwell serve --model smollm2-135m --port 8000",
+    "run": "stepwell run --gateway http://127.0.0.1:8000 --tasks 8",
+    "train": "stepwell train lookup learner.lr=3e-4",
+    "dashboard": "stepwell dashboard runs/latest",
+    "pool": "stepwell pool ls",
+    "doctor": "stepwell doctor",
+}
+"""Each command, the module `stepwell.cli.<name>` with a function or a Typer `app` in it, and how it is typed."""
+
+
+class _LazyGroup(typer.core.TyperGroup):
+    """Imports a command's module when the command is looked up."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """All names, in the order in which a newcomer meets them."""
+        return list(_EXAMPLES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; a misspelt one is answered with the nearest."""
+        if cmd_name not in _EXAMPLES:
+            nearest = difflib.get_close_matches(cmd_name, _EXAMPLES, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            ctx.fail(f"No such command {cmd_name!r}.{hint}")
+        module = importlib.import_module(f"stepwell.cli.{cmd_name}")
+        if not hasattr(module, "app"):
+            single = typer.Typer(rich_markup_mode="rich", add_completion=False)
+            single.command(name=cmd_name, epilog=f"Example: [bold]{_EXAMPLES[cmd_name]}[/bold]")(
+                getattr(module, cmd_name)
+            )
+            return typer.main.get_command(single)
+        return typer.main.get_command(module.app)
+
 
 app = typer.Typer(
     name="stepwell",
+    cls=_LazyGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     help="Train LLM agents by reinforcement learning, one interaction step at a time.",
 )
-app.command(epilog="Example: [bold]stepwell demo --quick[/bold]")(demo.demo)
-app.command(epilog="Example: [bold]stepwell serve --model smollm2-135m --port 8000[/bold]")(serve.serve)
-app.command(epilog="Example: [bold]stepwell run --gateway http://127.0.0.1:8000 --tasks 8[/bold]")(run.run)
-app.command(epilog="Example: [bold]stepwell train recipes/lookup.yaml learner.lr=3e-4[/bold]")(train.train)
-app.command(epilog="Example: [bold]stepwell dashboard runs/latest/pool.sqlite[/bold]")(dashboard.dashboard)
-app.command(epilog="Example: [bold]stepwell doctor[/bold]")(doctor.doctor)
-app.add_typer(pool.app)
 
 
 def _print_version(value: bool) -> None:
@@ -49,7 +83,7 @@ def main() -> None:
     try:
         app()
     except StepwellError as error:
-        Console(stderr=True).print(f"[bold red]error:[/bold red] {error}", highlight=False, markup=True)
+        Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

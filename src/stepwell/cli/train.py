@@ -21,7 +21,7 @@ from stepwell.policy.weights import export_model
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A recipe (file, or shipped name) and settings."),
+        typer.Argument(metavar="RECIPE KEY=VALUE", help="A recipe (file, or shipped name) and settings."),
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
     folder: Annotated[

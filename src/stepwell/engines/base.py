@@ -57,7 +57,7 @@ class Engine(Protocol):
         """Stream one completion; closing the generator early cancels the work.
 
         Raises:
-            InvalidRequest: the prompt is empty, or has an id outside the vocabulary.
+            InvalidRequest: the prompt is empty, or has an id outside the vocabulary; the temperature is next to 0.
             ContextOverflow: the prompt leaves no room for a single token.
             EngineError: sampling failed.
         """

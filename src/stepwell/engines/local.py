@@ -26,6 +26,8 @@ from stepwell.types import FinishReason, Ids, Sampling
 
 _log = logging.getLogger(__name__)
 
+_COLDEST: Final = 1e-5
+"""Logits divided by less than this could overflow."""
 _WORTH_WAITING: Final = 32
 """A request waits one tick for a prompt that is being computed if that saves it at least so many tokens."""
 
@@ -85,7 +87,7 @@ class LocalEngine:
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream one completion, a chunk per token (see the protocol)."""
-        self._refuse_unknown(request.prompt_ids)
+        self._refuse_impossible(request)
         room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
         if room < 1:
             raise ContextOverflow(
@@ -112,11 +114,13 @@ class LocalEngine:
         finally:
             work.cancelled = True
 
-    def _refuse_unknown(self, prompt: Ids) -> None:
-        """One prompt that the model cannot embed must not fail the tick of all the others."""
-        words = self._policy.vocabulary_size
+    def _refuse_impossible(self, request: Generation) -> None:
+        """One request that the model cannot compute must not fail the tick of all the others."""
+        prompt, words = request.prompt_ids, self._policy.vocabulary_size
         if not len(prompt) or prompt.min() < 0 or prompt.max() >= words:
             raise InvalidRequest(f"a prompt needs at least one token, all of them in 0..{words - 1}")
+        if 0 < request.sampling.temperature < _COLDEST:
+            raise InvalidRequest(f"temperature must be 0, which is greedy, or at least {_COLDEST}")
 
     def close(self) -> None:
         """Stop sampling; requests under way end with an EngineError."""

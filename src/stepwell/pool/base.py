@@ -104,7 +104,10 @@ class Pool(Protocol):
         ...
 
     def updates(self, run: str | None = None) -> list[UpdateInfo]:
-        """The updates of a run (None: of all runs), oldest first."""
+        """The updates of a run (None: of all runs), oldest first.
+
+        A run that was killed makes its last versions again: of each (run, policy version) the newest counts.
+        """
         ...
 
     def stats(self) -> PoolStats:

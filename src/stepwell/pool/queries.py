@@ -120,8 +120,9 @@ def _summary(row: sa.Row[Any], notes: Sequence[Annotation]) -> TrajectorySummary
 
 
 def all_updates(connection: sa.Connection, run: str | None) -> list[UpdateInfo]:
-    """The updates of a run (None: of all runs), oldest first."""
-    statement = sa.select(updates).order_by(updates.c.cursor)
+    """The updates of a run (None: of all runs), oldest first; of a version that was made again, the newest only."""
+    newest = sa.select(sa.func.max(updates.c.cursor)).group_by(updates.c.run, updates.c.policy_version)
+    statement = sa.select(updates).where(updates.c.cursor.in_(newest)).order_by(updates.c.cursor)
     if run is not None:
         statement = statement.where(updates.c.run == run)
     return [codec.update_info(row) for row in connection.execute(statement)]

@@ -76,7 +76,14 @@ class Trainer:
         for lease_id in progress.lease_ids if progress else ():
             self._acknowledge(lease_id)
         self._run.pool.release_all(self._run.name)
+        self._drop_later(self._learner.policy.version)
         return progress is not None
+
+    def _drop_later(self, version: int) -> None:
+        """Never train on what later versions than the checkpoint's sampled: their weights are lost, while their
+        numbers will be given to others."""
+        while (lease := self._lease_ready(64, version + 1)).groups:
+            self._run.pool.acknowledge(lease.id)
 
     def save(self) -> None:
         """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""
@@ -98,21 +105,20 @@ class Trainer:
         leases: list[Lease] = []
         missing = self._config.groups_per_update
         while missing:
-            lease = await asyncio.to_thread(self._lease_ready, missing)
+            lease = await asyncio.to_thread(self._lease_ready, missing, self._learner.policy.version)
             if lease.groups:
                 leases.append(lease)
                 missing -= len(lease.groups)
-            elif missing:
+            else:
                 await collect(missing)
         return leases
 
-    def _lease_ready(self, limit: int) -> Lease:
-        version = self._learner.policy.version
+    def _lease_ready(self, limit: int, min_policy_version: int) -> Lease:
         return self._run.pool.lease(
             self._run.name,
             limit=limit,
             seconds=self._config.lease_seconds,
-            min_policy_version=version,
+            min_policy_version=min_policy_version,
             channel=self._run.name,
         )
 
@@ -136,13 +142,13 @@ class Trainer:
     def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
         version = self._learner.policy.version
         self._unacknowledged += [lease.id for lease in leases]
+        update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
+        self._run.pool.put(update)
         if version % self._config.checkpoint_every == 0 or version >= self._config.updates:
             self.save()
             for lease_id in self._unacknowledged:
                 self._acknowledge(lease_id)
             self._unacknowledged.clear()
-        update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
-        self._run.pool.put(update)
         return update
 
     def _acknowledge(self, lease_id: str) -> None:

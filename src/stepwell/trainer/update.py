@@ -29,7 +29,7 @@ class LearnerConfig(Config):
     """AdamW's learning rate for the policy."""
     critic_lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
     """AdamW's learning rate for the value head."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """AdamW's decoupled weight decay, policy only."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the policy's gradient; it is scaled down to this."""
