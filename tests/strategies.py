@@ -24,7 +24,9 @@ samplings = st.builds(
     max_tokens=st.integers(1, 2**31),
     seed=st.none() | st.integers(0, 2**63 - 1),
 )
-group_infos = st.builds(GroupInfo, id=names, task_id=stored_text, channel=names, size=st.integers(1, 64), created_at=times)
+group_infos = st.builds(
+    GroupInfo, id=names, task_id=stored_text, channel=names, size=st.integers(1, 64), created_at=times
+)
 updates = st.builds(
     UpdateInfo,
     id=names,

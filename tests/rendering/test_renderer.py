@@ -1,5 +1,4 @@
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -65,15 +64,6 @@ def test_a_template_that_takes_tools_gets_them_as_transformers_gives_them(tmp_pa
     schema = {"name": "search", "description": "Suche: ü", "parameters": TOOL.parameters}
     reference = _reference(directory, messages, [{"type": "function", "function": schema}])
     assert renderer.render(messages, [TOOL]).tolist() == reference
-
-
-@pytest.mark.skipif("STEPWELL_MODEL" not in os.environ, reason="STEPWELL_MODEL names no model directory")
-def test_prompts_of_a_real_model_have_the_ids_that_transformers_gives():
-    directory = Path(os.environ["STEPWELL_MODEL"])
-    renderer = Renderer.from_directory(directory)
-    for end in range(1, len(CONVERSATION) + 1):
-        for messages in (CONVERSATION[:end], CONVERSATION[1:end] or CONVERSATION[1:2]):
-            assert renderer.render(messages).tolist() == _reference(directory, messages, None)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -25,7 +25,8 @@ class Chunk:
     logprobs: tuple[float, ...]
     """Nats, one per token id, after temperature and before top-p and top-k."""
     policy_version: int
-    """The version of the weights that sampled them."""
+    """The version of the weights that sampled them. After an update in mid-stream it goes up, while keys and values of
+    the tokens before stay as the older weights made them."""
     finish_reason: FinishReason | None = None
     """Set on the last chunk only."""
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stepwell.algorithms.base import Objective
 
-_MAX_LOG_RATIO = 10.0
+MAX_LOG_RATIO = 10.0
 """exp(10) is far outside every clip range; beyond it a ratio would only overflow."""
 
 
@@ -25,7 +25,7 @@ def log_ratio(new_m: Tensor, old_m: Tensor, row_m: Tensor, kind: str) -> Tensor:
         count = torch.zeros(rows, dtype=z.dtype).index_add(0, row_m, torch.ones_like(z))
         mean = torch.zeros(rows, dtype=z.dtype).index_add(0, row_m, z.detach()) / count
         z = mean[row_m] + new_m - new_m.detach()
-    return z.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return z.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def policy_loss(

@@ -18,7 +18,7 @@ from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
 from stepwell.policy.scoring import prompt_hidden
 from stepwell.trainer.collate import MicroBatch, pack
-from stepwell.trainer.losses import log_ratio, policy_loss, value_loss
+from stepwell.trainer.losses import MAX_LOG_RATIO, log_ratio, policy_loss, value_loss
 from stepwell.types import Floats, Sample, Step
 
 
@@ -133,13 +133,14 @@ class Learner:
 def _measure(
     totals: _Totals, batch: MicroBatch, logp_mw: Tensor, new_m: Tensor, clipped_m: Tensor, policy: float, critic: float
 ) -> None:
-    ratio = (new_m - batch.logprobs).exp()
+    difference = (new_m - batch.logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = difference.exp()
     totals.tokens += len(new_m)
     totals.policy_loss += policy
     totals.value_loss += critic
     totals.entropy += float(-(logp_mw.exp() * logp_mw).sum())
     totals.clipped += float(clipped_m.sum())
-    totals.kl += float((ratio - 1 - ratio.log()).sum())
+    totals.kl += float((ratio - 1 - difference).sum())
     totals.ratio_sum += float(ratio.sum())
     totals.ratio_error = max(totals.ratio_error, float((ratio - 1).abs().max()) if len(ratio) else 0.0)
 
