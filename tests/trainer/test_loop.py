@@ -257,6 +257,16 @@ async def test_what_lost_versions_sampled_is_never_trained_on_after_a_restart(be
     assert set(bench.trained[before:]) == {mark("kept")}
 
 
+async def test_training_stops_early_once_five_updates_earned_enough_and_a_restart_agrees(bench: Bench) -> None:
+    assert len(await bench.train(bench.trainer(updates=9, stop_at_reward=0.5))) == 5  # each group earns 0.5
+    restarted = bench.trainer(updates=9, stop_at_reward=0.5)
+    assert restarted.resume()
+    assert await bench.train(restarted) == []
+    more_demanding = bench.trainer(updates=7, stop_at_reward=0.6)
+    assert more_demanding.resume()
+    assert len(await bench.train(more_demanding)) == 2
+
+
 async def test_between_sparse_checkpoints_nothing_is_acknowledged_that_a_kill_would_lose(bench: Bench) -> None:
     trainer = bench.trainer(updates=3, checkpoint_every=2, groups_per_update=1)
     await bench.train(trainer)

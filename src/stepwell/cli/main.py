@@ -74,6 +74,8 @@ def _options(
     _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets a chattier level for itself
+    os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar at a time: ours
     # everything that Stepwell loads is on this machine already; a hub that cannot be reached must not cost a time-out
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

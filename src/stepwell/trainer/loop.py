@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +28,9 @@ class TrainerConfig(Config):
     """How long, and on how much at a time."""
 
     updates: int = Field(default=20, ge=0)
-    """Policy version at which training stops."""
+    """Policy version at which training stops at the latest."""
+    stop_at_reward: float | None = None
+    """Training stops earlier, once the rollouts of the last five updates earned this much on average."""
     groups_per_update: int = Field(default=16, ge=1)
     """Groups that each update trains on."""
     lease_seconds: float = Field(default=3600.0, gt=0)
@@ -35,6 +38,8 @@ class TrainerConfig(Config):
     checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
 
+
+_RECENT: Final = 5
 
 Collect = Callable[[int], Awaitable[None]]
 """Makes that many more groups ready in the pool, sampled by the current policy."""
@@ -91,14 +96,25 @@ class Trainer:
         save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress)
 
     async def updates(self, collect: Collect) -> AsyncIterator[UpdateInfo]:
-        """Train until `config.updates`; yields each update after it is published, checkpointed and acknowledged."""
-        while self._learner.policy.version < self._config.updates:
+        """Train until `config.updates` or `config.stop_at_reward`.
+
+        Yields each update after it is published and recorded, and checkpointed and acknowledged if that was its turn.
+        """
+        while self._learner.policy.version < self._config.updates and not await asyncio.to_thread(self._good_enough):
             started = time.perf_counter()
             leases = await self._lease(collect)
             collected = time.perf_counter()
             metrics = await asyncio.to_thread(self._learn, [g for lease in leases for g in lease.groups])
             metrics |= {"seconds_collect": collected - started, "seconds_learn": time.perf_counter() - collected}
             yield await asyncio.to_thread(self._finish, leases, metrics)
+
+    def _good_enough(self) -> bool:
+        version = self._learner.policy.version  # a run that was killed may have recorded later ones, which it will redo
+        made = [u for u in self._run.pool.updates(self._run.name) if u.policy_version <= version]
+        recent = made[-_RECENT:]
+        if self._config.stop_at_reward is None or len(recent) < _RECENT:
+            return False
+        return float(np.mean([dict(u.metrics)["reward_mean"] for u in recent])) >= self._config.stop_at_reward
 
     async def _lease(self, collect: Collect) -> list[Lease]:
         """Fresh groups for one update: first what is ready already (after a restart, say), then what is missing."""
@@ -144,7 +160,8 @@ class Trainer:
         self._unacknowledged += [lease.id for lease in leases]
         update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
         self._run.pool.put(update)
-        if version % self._config.checkpoint_every == 0 or version >= self._config.updates:
+        done = version >= self._config.updates or self._good_enough()
+        if done or version % self._config.checkpoint_every == 0:
             self.save()
             for lease_id in self._unacknowledged:
                 self._acknowledge(lease_id)

@@ -140,7 +140,7 @@ def _measure(
     totals.value_loss += critic
     totals.entropy += float(-(logp_mw.exp() * logp_mw).sum())
     totals.clipped += float(clipped_m.sum())
-    totals.kl += float((ratio - 1 - difference).sum())
+    totals.kl += float((torch.expm1(difference) - difference).sum())
     totals.ratio_sum += float(ratio.sum())
     totals.ratio_error = max(totals.ratio_error, float((ratio - 1).abs().max()) if len(ratio) else 0.0)
 
