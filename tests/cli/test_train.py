@@ -80,11 +80,11 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, command: Callab
 
 @pytest.mark.slow
 def test_a_policy_trained_through_gateway_pool_and_trainer_earns_clearly_more(tmp_path: Path) -> None:
-    # larger steps than the recipe's, for a third of its time; over three seeds the gain was 0.44, 0.44 and 0.53
+    # larger steps than the recipe's, for a third of its time; over three seeds the gain was 0.40, 0.54 and 0.56
     quick = ["warmup.updates=110", "warmup.lr=2e-3", "learner.lr=1.5e-3"]
-    budget = ["trainer.updates=20", "trainer.groups_per_update=6", "seed=0"]
+    budget = ["trainer.updates=14", "trainer.groups_per_update=24", "seed=0"]
     recipe = load_config(RecipeConfig, find_recipe("lookup"), [*quick, *budget])
     with training_run(recipe, tmp_path / "run") as run:
         updates = asyncio.run(run.train())
     rewards = np.array([dict(update.metrics)["reward_mean"] for update in updates])
-    assert rewards[-5:].mean() > rewards[:5].mean() + 0.2
+    assert rewards[-4:].mean() > rewards[:4].mean() + 0.2
