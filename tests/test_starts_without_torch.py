@@ -1,4 +1,4 @@
-"""The middleware starts where torch and transformers are not installed."""
+"""The middleware, and the commands that only use it, start where torch and transformers are not installed."""
 
 import subprocess
 import sys
@@ -15,6 +15,11 @@ NEEDS_NO_TORCH = (
     "rollout",
     "dashboard",
     "environments",
+    "cli.main",
+    "cli.run",
+    "cli.pool",
+    "cli.dashboard",
+    "cli.doctor",
 )
 
 PROBE = """

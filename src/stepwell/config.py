@@ -79,7 +79,7 @@ def _module(place: str) -> ModuleType:
             raise ConfigError(f"{place} cannot be loaded as Python")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SyntaxError) as error:
         raise ConfigError(f"cannot import {place}: {error}") from error
     return module
 
@@ -109,9 +109,12 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
             raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
         values = inner
     try:
-        values[last] = yaml.safe_load(text) if text else ""
+        value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: {text!r} is not a YAML value") from error
+    if last == "use" and values.get("use") != value:
+        values.clear()  # the other keys are settings of the component that was chosen before
+    values[last] = value
 
 
 def _explain(kind: type[BaseModel], problem: Any) -> str:

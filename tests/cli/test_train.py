@@ -11,7 +11,8 @@ import pytest
 
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import POOL_FILE, training_run
+from stepwell.cli.parts import POOL_FILE
+from stepwell.cli.training import training_run
 from stepwell.config import load_config
 from stepwell.policy.weights import checkpoints
 from stepwell.pool.base import PoolStats

@@ -1,5 +1,6 @@
 """Every environment obeys the protocol's laws."""
 
+import json
 import math
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import NotFound
-from stepwell.rendering.messages import Message, ToolCall
+from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import TaskSet
 from tests.environments.laws import CASES, Case, Script, play
 
@@ -29,7 +30,10 @@ def task_id(task_set: TaskSet) -> str:
     return task_set.tasks("train")[0]
 
 
-@pytest.fixture(params=range(3), ids=lambda index: f"script{index}")
+_SCRIPTS = max(len(case.scripts) for case in CASES)
+
+
+@pytest.fixture(params=range(_SCRIPTS), ids=lambda index: f"script{index}")
 def script(request: pytest.FixtureRequest, case: Case) -> Script:
     return case.scripts[request.param % len(case.scripts)]
 
@@ -97,22 +101,30 @@ def test_an_unknown_task_is_not_found(task_set: TaskSet) -> None:
         task_set.make().reset("no such task")
 
 
-_CALLS = st.builds(
-    ToolCall,
-    id=st.uuids().map(str),
-    name=st.sampled_from(["search", "answer", "", "no_tool"]) | st.text(max_size=8),
-    arguments=st.text(max_size=20)
-    | st.sampled_from(["null", "[]", '{"query": 3}', '{"query": "Marn"}', '{"text": null}', "[" * 20_000]),
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
 )
 
 
-@given(content=st.text(max_size=30), calls=st.lists(_CALLS, max_size=3))
-@settings(max_examples=60)
+def _calls(tools: tuple[Tool, ...]) -> st.SearchStrategy[ToolCall]:
+    """Calls of the tools that are offered and of others, with arguments of right and wrong names, types, syntax."""
+    names = [tool.name for tool in tools]
+    parameters = [name for tool in tools for name in tool.parameters.get("properties", {})]
+    keys = st.sampled_from([*parameters, "other"])
+    arguments = st.dictionaries(keys, _JSON, max_size=3).map(json.dumps) | _JSON.map(json.dumps)
+    broken = st.text(max_size=20) | st.just("[" * 20_000)
+    name = st.sampled_from([*names, "", "no_tool"]) | st.text(max_size=8)
+    return st.builds(ToolCall, id=st.uuids().map(str), name=name, arguments=arguments | broken)
+
+
+@given(content=st.text(max_size=30), data=st.data())
+@settings(max_examples=100)
 def test_nothing_that_a_policy_says_breaks_the_environment(
-    task_set: TaskSet, task_id: str, content: str, calls: list[ToolCall]
+    task_set: TaskSet, task_id: str, content: str, data: st.DataObject
 ) -> None:
     environment = task_set.make()
     environment.reset(task_id)
+    calls = data.draw(st.lists(_calls(environment.tools), max_size=3))
     outcome = environment.step(Message(role="assistant", content=content, tool_calls=tuple(calls)))
     answered = {message.tool_call_id for message in outcome.messages if message.role == "tool"}
     assert answered <= {made.id for made in calls}

@@ -41,7 +41,8 @@ async def connect(pool: SQLitePool) -> AsyncIterator[Connect]:
 
         yield start
         for agent in agents:
-            await agent.close()
+            async with agent:
+                pass  # closes its connections
 
 
 @pytest.fixture
@@ -118,10 +119,9 @@ async def test_a_trajectory_that_has_ended_takes_no_call_any_more(connect: Conne
 
 
 async def test_a_gateway_that_is_not_there_is_an_engine_error_that_names_it(unused_port: int) -> None:
-    agent = ChatAgent(f"http://127.0.0.1:{unused_port}", "tiny", CONFIG)
-    with pytest.raises(EngineError, match=f"no answer from http://127.0.0.1:{unused_port}"):
-        await agent.act("traj-1", ASK, ())
-    await agent.close()
+    async with ChatAgent(f"http://127.0.0.1:{unused_port}", "tiny", CONFIG) as agent:
+        with pytest.raises(EngineError, match=f"no answer from http://127.0.0.1:{unused_port}"):
+            await agent.act("traj-1", ASK, ())
 
 
 async def test_arguments_that_are_no_json_are_sent_as_they_are(connect: Connect, pool: SQLitePool) -> None:

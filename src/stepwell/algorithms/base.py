@@ -19,7 +19,11 @@ Scope = Literal["none", "step", "token"]
 
 
 class Objective(Config):
-    """The loss that an update minimises, given the advantages."""
+    """The loss that an update minimises, given the advantages.
+
+    An update is one optimiser step on what the current version sampled, so every ratio starts at 1 and clipping cannot
+    bind: ratio and clip ranges tell on data of an older version only.
+    """
 
     ratio: Literal["token", "geo"] = "token"
     """Probability ratio new/old: of each token, or one per step, the geometric mean over its tokens (StepPO v4)."""
@@ -37,7 +41,7 @@ class Objective(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What an algorithm asked for in `needs`, for the steps of one group."""
+    """What an algorithm asked for in `needs_values`, for the steps of one group."""
 
     values: Mapping[str, Floats] = field(default_factory=dict)
     """By step id: the critic's values, float32 [V]: V = 1 at the last prompt token, or V = R one before each token."""

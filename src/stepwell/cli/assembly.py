@@ -1,6 +1,6 @@
 """Where the concrete classes meet: from a recipe to a running policy, engine, gateway, pool and trainer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +14,20 @@ from fastapi import FastAPI
 from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import Algorithm, AlgorithmConfig
 from stepwell.cli.config import RecipeConfig, WarmupConfig
+from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
 from stepwell.config import component_config
 from stepwell.engines.base import Engine
 from stepwell.engines.local import LocalEngine
-from stepwell.environments import ENVIRONMENTS
 from stepwell.errors import ConfigError
 from stepwell.gateway.app import create_app
 from stepwell.policy.builtin import resolve_model
 from stepwell.policy.model import Policy
 from stepwell.pool.base import Pool
-from stepwell.pool.store import SQLitePool
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.renderer import Renderer
-from stepwell.rollout.env import TaskSet, TaskSetConfig
+from stepwell.rollout.env import TaskSet
 from stepwell.trainer.sft import Demonstration, supervised_update
-from stepwell.types import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +64,9 @@ def model_name(recipe: RecipeConfig) -> str:
     return Path(recipe.policy.model).name
 
 
-def build_tasks(recipe: RecipeConfig) -> TaskSet:
-    """The recipe's task set. Raises ConfigError."""
-    return component_config(ENVIRONMENTS, TaskSetConfig, recipe.environment).build()
-
-
 def build_algorithm(recipe: RecipeConfig) -> Algorithm:
     """The recipe's algorithm. Raises ConfigError."""
     return component_config(ALGORITHMS, AlgorithmConfig, recipe.algorithm).build()
-
-
-@contextmanager
-def open_pool(path: Path) -> Iterator[Pool]:
-    """A pool for as long as the block lasts; what was appended is on disk when it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pool = SQLitePool.open(path)
-    try:
-        yield pool
-    finally:
-        pool.close()
 
 
 @contextmanager
@@ -107,16 +89,6 @@ def serve_policy(
             yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)
     finally:
         engine.close()
-
-
-def mount_dashboard(app: FastAPI, pool: Pool, decoders: Mapping[str, Callable[[Ids], str]]) -> bool:
-    """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed."""
-    try:
-        from stepwell.dashboard.pages import mount  # noqa: PLC0415  # an extra: the gateway works without it
-    except ImportError:
-        return False
-    mount(app, pool, decoders)
-    return True
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ class WarmupConfig(Config):
     lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
     """AdamW's learning rate."""
     wrong: float = Field(default=0.4, ge=0, le=1)
-    """Share of arguments in the demonstrations that are random, in 0..1: they teach form, not use."""
+    """Share of arguments in the demonstrations that are random, in 0..1."""
 
 
 class EvalConfig(Config):

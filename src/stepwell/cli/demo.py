@@ -15,10 +15,12 @@ from rich.console import Console
 
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.dashboard import serve_dashboard
-from stepwell.cli.display import Display, plot_curves
 from stepwell.cli.evaluation import Difference, evaluate_once, paired_difference
+from stepwell.cli.parts import POOL_FILE
+from stepwell.cli.plots import plot_curves
+from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import POOL_FILE, Progress, TrainingRun, fresh_folder, training_run
+from stepwell.cli.training import Progress, TrainingRun, fresh_folder, point_latest_at, training_run
 from stepwell.config import load_config
 from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.errors import NotFound
@@ -148,6 +150,7 @@ def _play(name: str, folder: Path, console: Console, port: int) -> _Part:
             recipe, folder / recipe.name, progress, pool=folder / POOL_FILE, port=port, watch=witness.watch
         ) as run,
     ):
+        point_latest_at(folder)
         console.print(f"gateway {run.served.url}/v1   dashboard {run.served.url}/", highlight=False)
         sampled, greedy = asyncio.run(_train_and_compare(run))
         updates = run.served.pool.updates(recipe.name)

@@ -170,7 +170,7 @@ def assistant_text(step: Step) -> str:
     """What the assistant said in a step, its tool calls as `name(arguments)`; empty if no message was recorded."""
     try:
         message = json.loads(step.response) if step.response else {}
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return step.response
     if not isinstance(message, dict):
         return step.response
@@ -203,7 +203,7 @@ def _versions(lowest: int | None, highest: int | None) -> str:
 def _table(*headings: str) -> Table:
     table = Table()
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("cursor", "trajectory"))
     return table
 
 

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from stepwell.cli.assembly import load_policy, open_pool, serve_policy
+from stepwell.cli.assembly import load_policy, serve_policy
 from stepwell.cli.config import RecipeConfig
+from stepwell.cli.parts import POOL_FILE, open_pool
 from stepwell.cli.serving import wait_for_interrupt
-from stepwell.cli.training import POOL_FILE, read_recipe
+from stepwell.cli.training import read_recipe
 from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
 from stepwell.policy.weights import load_newest

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from stepwell.algorithms import ALGORITHMS
 from stepwell.cli.config import RecipeConfig
-from stepwell.cli.display import Display, plot_curves
+from stepwell.cli.plots import plot_curves
+from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import Progress, fresh_folder, read_recipe, training_run
+from stepwell.cli.training import Progress, fresh_folder, point_latest_at, read_recipe, training_run
 from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
 from stepwell.policy.builtin import resolve_model
@@ -42,6 +43,7 @@ def train(
     display = Display(console)
     progress = Progress(on_phase=display.phase, on_unit=display.unit, on_update=display.update)
     with display.live(), training_run(recipe, folder, progress, port=port) as run:
+        point_latest_at(folder)
         console.print(f"run {folder}   dashboard {run.served.url}/", highlight=False)
         try:
             asyncio.run(run.train())
@@ -70,5 +72,7 @@ def _what_to_run(
         return read_recipe(resume, overrides), resume
     if len(files) > 1:
         raise InvalidRequest(f"one recipe at a time, got {', '.join(files)}")
-    recipe = load_config(RecipeConfig, find_recipe(files[0]) if files else None, overrides)
+    if not files:
+        raise InvalidRequest("name a recipe: a YAML file or a shipped one, such as `stepwell train lookup`")
+    recipe = load_config(RecipeConfig, find_recipe(files[0]), overrides)
     return recipe, folder or fresh_folder(Path("runs"), recipe.name)

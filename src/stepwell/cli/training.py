@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,16 +14,18 @@ from stepwell.algorithms.base import Algorithm
 from stepwell.cli.assembly import (
     Served,
     build_algorithm,
-    build_tasks,
     load_policy,
-    open_pool,
+    model_name,
     serve_policy,
     warm_up,
 )
 from stepwell.cli.config import RecipeConfig
+from stepwell.cli.parts import POOL_FILE, RECIPE_FILE, build_tasks, open_pool
 from stepwell.config import load_config
 from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, NotFound
+from stepwell.policy.builtin import resolve_model
+from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.agent import ChatAgent
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import Collector
@@ -31,10 +33,7 @@ from stepwell.rollout.run import Ending
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer
 from stepwell.trainer.update import Learner
-from stepwell.types import UpdateInfo
-
-RECIPE_FILE = "recipe.yaml"
-POOL_FILE = "pool.sqlite"
+from stepwell.types import Ids, UpdateInfo
 
 
 @dataclass(slots=True)
@@ -88,34 +87,20 @@ class TrainingRun:
         endless = itertools.cycle(tasks[i] for i in order)
         return itertools.islice(endless, version * self.recipe.trainer.groups_per_update, None)
 
-    def _collector(self, temperature: float, on_ending: Callable[[Ending], None] = lambda _: None) -> "_Collecting":
-        agent_config = self.recipe.agent.model_copy(update={"temperature": temperature})
-        agent = ChatAgent(self.served.url, self.served.policy.name, agent_config)
-        return _Collecting(
-            agent,
-            Collector(
+    @asynccontextmanager
+    async def _collector(
+        self, temperature: float, on_ending: Callable[[Ending], None] = lambda _: None
+    ) -> AsyncIterator[Collector]:
+        config = self.recipe.agent.model_copy(update={"temperature": temperature})
+        async with ChatAgent(self.served.url, self.served.policy.name, config) as agent:
+            yield Collector(
                 task_set=self.tasks,
                 agent=agent,
                 log=self.served.pool,
                 config=self.recipe.rollout,
                 channel=self.recipe.name,
                 on_ending=on_ending,
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Collecting:
-    """A collector whose agent's connections are closed at the end of an `async with`."""
-
-    agent: ChatAgent
-    collector: Collector
-
-    async def __aenter__(self) -> Collector:
-        return self.collector
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.agent.close()
+            )
 
 
 @contextmanager
@@ -134,7 +119,7 @@ def training_run(
     `watch` may wrap the engine that the gateway serves.
     """
     progress = progress or Progress()
-    tasks = build_tasks(recipe)
+    tasks = build_tasks(recipe.environment)
     algorithm = build_algorithm(recipe)
     policy, renderer = load_policy(recipe)
     write_recipe(recipe, folder)
@@ -174,12 +159,26 @@ def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> RecipeConfig:
 
 
 def fresh_folder(base: Path, name: str) -> Path:
-    """`base/<name>-<time>`, and `base/latest` points at it."""
+    """`base/<name>-<time>`, not made yet."""
     folder = base / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise InvalidRequest(f"{folder} exists already; wait a second, or choose one with --folder")
-    folder.mkdir(parents=True)
-    latest = base / "latest"
-    latest.unlink(missing_ok=True)
-    latest.symlink_to(folder.name)
     return folder
+
+
+def point_latest_at(folder: Path) -> None:
+    """Make `latest`, beside a run that has been set up, lead to it."""
+    latest = folder.parent / "latest"
+    if latest.is_symlink() or not latest.exists():
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(folder.name)
+
+
+def decoders_of_runs(folder: Path) -> dict[str, Callable[[Ids], str]]:
+    """By model name: token ids to text, for the run in `folder` and those in its subfolders (a demo has two)."""
+    folders = [p for p in (folder, *sorted(folder.iterdir())) if (p / RECIPE_FILE).is_file()]
+    recipes = [read_recipe(p) for p in folders]
+    return {
+        model_name(recipe): Renderer.from_directory(resolve_model(recipe.policy.model, recipe.seed)).decode
+        for recipe in recipes
+    }

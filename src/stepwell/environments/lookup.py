@@ -121,7 +121,8 @@ class LookupTasks:
     def demonstration(self, seed: int, wrong: float) -> tuple[Message, ...]:
         """A conversation of correct form in which each argument is, with probability `wrong`, a random name.
 
-        Warm-up data: it teaches what a tool call looks like and leaves the use of tools to be learnt from reward.
+        Warm-up data: a policy that imitates it calls tools in the right form and with the right name only mostly, so
+        that it seldom gets all three turns right; relying on what the tools say is left to be learnt from reward.
         """
         draw = random.Random(f"demonstration-{seed}")
         task_id = f"train-{draw.randrange(10**9)}"

@@ -2,7 +2,7 @@
 
 A forward pass of ours is one packed sequence `[1, N]`; who may see whom is decided by an `AttentionPlan` that is handed
 down to every layer as a keyword. Training packs whole rows (`PackedRows`), sampling packs the new tokens of many
-requests whose past lies in a cache (`stepwell.engines.local`). No padding is ever computed.
+requests whose past lies in a cache (`stepwell.policy.kv_cache`). No padding is ever computed.
 
 Shape letters: N packed tokens, H query heads, K key/value heads, D head size, L tokens of one row.
 """

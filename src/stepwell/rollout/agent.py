@@ -93,8 +93,11 @@ class ChatAgent:
             body["tools"] = [_tool_to_wire(tool) for tool in tools]
         return body
 
-    async def close(self) -> None:
-        """Close the connections."""
+    async def __aenter__(self) -> "ChatAgent":
+        """Close the connections at the end of an `async with`."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
 

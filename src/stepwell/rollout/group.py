@@ -1,11 +1,12 @@
 """Many trajectories at a time: groups of one task each, and single trajectories for evaluation."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from stepwell.errors import EnvironmentFailed
+from stepwell.errors import EnvironmentFailed, InvalidRequest
 from stepwell.rollout.agent import Agent
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.run import Ending, Log, RolloutConfig, record, run_trajectory
@@ -33,10 +34,14 @@ class Collector:
         """Make `count` groups of `size` complete trajectories, each of the next task.
 
         Raises:
+            InvalidRequest: there are not so many tasks left.
             EnvironmentFailed: more than `max_failures` trajectories of a group failed.
         """
+        chosen = list(itertools.islice(tasks, count))
+        if len(chosen) < count:
+            raise InvalidRequest(f"{count} tasks were asked for, but {self.task_set.name!r} has only {len(chosen)}")
         limit = asyncio.Semaphore(self.config.concurrency)
-        await _all_of([self._collect_group(next(tasks), size, limit) for _ in range(count)])
+        await _all_of([self._collect_group(task, size, limit) for task in chosen])
 
     async def evaluate(self, task_ids: Sequence[str]) -> list[Ending]:
         """One trajectory per task, in the order given, outside of any group: never trained on."""

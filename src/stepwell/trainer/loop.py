@@ -109,12 +109,13 @@ class Trainer:
             yield await asyncio.to_thread(self._finish, leases, metrics)
 
     def _good_enough(self) -> bool:
+        if self._config.stop_at_reward is None:
+            return False
         version = self._learner.policy.version  # a run that was killed may have recorded later ones, which it will redo
         made = [u for u in self._run.pool.updates(self._run.name) if u.policy_version <= version]
         recent = made[-_RECENT:]
-        if self._config.stop_at_reward is None or len(recent) < _RECENT:
-            return False
-        return float(np.mean([dict(u.metrics)["reward_mean"] for u in recent])) >= self._config.stop_at_reward
+        mean = float(np.mean([dict(u.metrics)["reward_mean"] for u in recent])) if recent else 0.0
+        return len(recent) == _RECENT and mean >= self._config.stop_at_reward
 
     async def _lease(self, collect: Collect) -> list[Lease]:
         """Fresh groups for one update: first what is ready already (after a restart, say), then what is missing."""

@@ -1,17 +1,12 @@
-"""What a person sees of a run in the terminal: one progress bar with ETA, one line per update, plots as PNG."""
+"""What a person sees of a run in the terminal: one progress bar with ETA, one line per update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import matplotlib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from stepwell.types import UpdateInfo
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 
 
 class Display:
@@ -59,17 +54,3 @@ class Display:
             highlight=False,
             soft_wrap=True,
         )
-
-
-def plot_curves(path: Path, curves: Sequence[tuple[str, Sequence[UpdateInfo]]]) -> None:
-    """Mean reward of the rollouts of each update, one panel per run, as a PNG."""
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(6 * len(curves), 4), squeeze=False, layout="constrained")
-    for axis, (title, updates) in zip(axes[0], curves, strict=True):
-        versions = [u.policy_version for u in updates]
-        means = [dict(u.metrics)["reward_mean"] for u in updates]
-        axis.plot(versions, means, color="#1f6feb", marker="o" if len(updates) < 30 else "", markersize=4)
-        axis.set(title=title, xlabel="update (policy version)", ylabel="mean reward of the rollouts")
-        axis.set_ylim(min(0.0, *means) - 0.02, max(1.0, *means) + 0.02)
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)

@@ -1,0 +1,44 @@
+"""Parts that commands put together without torch: task sets, pools, and the dashboard's pages."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from stepwell.config import component_config
+from stepwell.environments import ENVIRONMENTS
+from stepwell.pool.base import Pool
+from stepwell.pool.store import SQLitePool
+from stepwell.rollout.env import TaskSet, TaskSetConfig
+from stepwell.types import Ids
+
+POOL_FILE = "pool.sqlite"
+RECIPE_FILE = "recipe.yaml"
+
+
+def build_tasks(section: Mapping[str, Any]) -> TaskSet:
+    """The task set that a recipe's `environment` section describes. Raises ConfigError."""
+    return component_config(ENVIRONMENTS, TaskSetConfig, section).build()
+
+
+@contextmanager
+def open_pool(path: Path) -> Iterator[Pool]:
+    """A pool for as long as the block lasts; what was appended is on disk when it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pool = SQLitePool.open(path)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def mount_dashboard(app: FastAPI, pool: Pool, decoders: Mapping[str, Callable[[Ids], str]]) -> bool:
+    """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed."""
+    try:
+        from stepwell.dashboard.pages import mount  # noqa: PLC0415  # an extra: the gateway works without it
+    except ImportError:
+        return False
+    mount(app, pool, decoders)
+    return True
