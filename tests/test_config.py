@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_overrides_win_over_the_file_and_the_last_wins(tmp_path: Path) -> None:
     path = write(tmp_path, "seed: 1\noptimizer:\n  betas: [0.8, 0.9]\n")
     loaded = load_config(Recipe, path, ["seed=2", "optimizer.learning_rate=0.25", "seed=3"])
     assert (loaded.seed, loaded.optimizer) == (3, Optimizer(learning_rate=0.25, betas=(0.8, 0.9)))
+
+
+def test_choosing_another_component_drops_the_settings_of_the_one_before(tmp_path: Path) -> None:
+    class Chooses(Config):
+        part: Mapping[str, object]
+
+    path = write(tmp_path, "part: {use: first, size: 3}")
+    assert load_config(Chooses, path, ["part.use=second", "part.depth=1"]).part == {"use": "second", "depth": 1}
+    assert load_config(Chooses, path, ["part.use=first"]).part == {"use": "first", "size": 3}
 
 
 def test_an_override_is_a_yaml_value_and_may_hold_an_equals_sign() -> None:

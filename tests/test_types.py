@@ -273,3 +273,15 @@ def test_a_sample_whose_lengths_do_not_fit_is_refused(fields: dict) -> None:
 def test_samples_are_equal_by_value() -> None:
     assert make_sample() == make_sample(token_ids=np.array([1, 2, 3]))
     assert make_sample() != make_sample(advantages=[2.0])
+
+
+@pytest.mark.parametrize("created_at", [-1.0, 1e300, float("nan"), float("inf")])
+def test_a_time_that_no_calendar_can_show_is_refused(created_at: float) -> None:
+    with pytest.raises(InvalidRecord, match="created_at"):
+        TrajectoryInfo(created_at=created_at)
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1e31])
+def test_a_reward_whose_sums_could_overflow_is_refused(value: float) -> None:
+    with pytest.raises(InvalidRecord, match="at most 1e\\+30"):
+        Annotation.reward("trajectory", "t", value)

@@ -79,8 +79,10 @@ def _module(place: str) -> ModuleType:
             raise ConfigError(f"{place} cannot be loaded as Python")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except (ImportError, OSError, SyntaxError) as error:
-        raise ConfigError(f"cannot import {place}: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # somebody's code runs here: whatever it raises, the setting that names it is at fault
+        raise ConfigError(f"cannot import {place}: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -28,6 +28,11 @@ End = Literal["terminated", "truncated", "failed"]
 Status = Literal["open", "terminated", "truncated", "failed"]
 AnnotationKind = Literal["reward", "end"]
 
+_LAST_TIME: Final = 253_402_300_799.0
+"""The end of the year 9999, the last that calendars of common libraries can show."""
+_LARGEST_REWARD: Final = 1e30
+"""Sums of rewards must stay finite, also in float32."""
+
 NO_FLOATS: Final[Floats] = np.empty(0, np.float32)
 NO_FLOATS.setflags(write=False)
 
@@ -66,6 +71,11 @@ def _read_only(array: _Array) -> _Array:
 def _require_name(record: str, name: str, value: str) -> None:
     if not value or len(value) > 256 or any(character in value for character in "/\0\n"):
         raise InvalidRecord(f"{record}.{name} must have 1 to 256 characters, none of them '/', NUL or a line break")
+
+
+def _require_time(record: str, value: float) -> None:
+    if not 0 <= value <= _LAST_TIME:
+        raise InvalidRecord(f"{record}.created_at must be Unix time in seconds, in 0..{_LAST_TIME:.0f}, got {value}")
 
 
 def _require_choice(record: str, name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -129,7 +139,8 @@ class Step(_ByValue):
     """One interaction: what the policy saw (`prompt_ids`) and did (`response_ids`). Never changed once stored."""
 
     id: str = field(default_factory=lambda: new_id("step"))
-    """Unique; submitting the same id with the same content again is a no-op, with other content a `Conflict`."""
+    """Unique; submitting the same id again with the same content, times aside, is a no-op; with other content it is a
+    `Conflict`."""
     trajectory_id: str
     """The episode that this step belongs to."""
     index: int
@@ -177,8 +188,9 @@ class Step(_ByValue):
             )
         if not len(self.prompt_ids):
             raise InvalidRecord("Step.prompt_ids is empty: a policy needs at least one token of context")
-        if self.index < 0:
-            raise InvalidRecord(f"Step.index must not be negative, got {self.index}")
+        _require_time("Step", self.created_at)
+        if not 0 <= self.index < 2**31:
+            raise InvalidRecord(f"Step.index must be in 0..2^31-1, got {self.index}")
         if not 0 <= self.policy_version_min <= self.policy_version_max:
             raise InvalidRecord(
                 "Step needs 0 <= policy_version_min <= policy_version_max, "
@@ -208,6 +220,7 @@ class GroupInfo:
     def __post_init__(self) -> None:
         _require_name("GroupInfo", "id", self.id)
         _require_name("GroupInfo", "channel", self.channel)
+        _require_time("GroupInfo", self.created_at)
         if self.size < 1:
             raise InvalidRecord(f"GroupInfo.size must be at least 1, got {self.size}")
 
@@ -232,6 +245,7 @@ class TrajectoryInfo:
         _require_name("TrajectoryInfo", "id", self.id)
         if self.group_id is not None:
             _require_name("TrajectoryInfo", "group_id", self.group_id)
+        _require_time("TrajectoryInfo", self.created_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +272,9 @@ class Annotation:
         _require_name("Annotation", "name", self.name)
         _require_choice("Annotation", "target", self.target, ("step", "trajectory"))
         _require_choice("Annotation", "kind", self.kind, get_args(AnnotationKind))
-        if self.kind == "reward" and (self.value is None or not math.isfinite(self.value)):
-            raise InvalidRecord(f"a reward must be a finite number, got {self.value}")
+        _require_time("Annotation", self.created_at)
+        if self.kind == "reward" and (self.value is None or not abs(self.value) <= _LARGEST_REWARD):
+            raise InvalidRecord(f"a reward must be a finite number of at most {_LARGEST_REWARD:g}, got {self.value}")
         if self.kind == "end":
             _require_choice("Annotation", "name", self.name, get_args(End))
             if self.target != "trajectory":
@@ -295,6 +310,7 @@ class UpdateInfo:
     def __post_init__(self) -> None:
         _require_name("UpdateInfo", "id", self.id)
         _require_name("UpdateInfo", "run", self.run)
+        _require_time("UpdateInfo", self.created_at)
 
 
 Record = GroupInfo | TrajectoryInfo | Step | Annotation | UpdateInfo

@@ -1,5 +1,7 @@
 """The command line: mistakes are named in one line, and looking at things works without a model."""
 
+import fcntl
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,3 +81,41 @@ def test_doctor_reports_machine_packages_and_folders(command: Command) -> None:
     done = command("doctor")
     assert done.code == 0
     assert all(word in done.out for word in ("Python", "cores", "memory", "torch", "cache", "runs"))
+
+
+def test_a_folder_that_holds_a_run_is_not_taken_for_another(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: other")
+    done = command("train", "lookup", "--folder", str(tmp_path))
+    assert (done.code, "holds a run already" in done.err) == (1, True)
+    assert (tmp_path / "recipe.yaml").read_text() == "name: other"
+
+
+def test_two_trainers_never_share_a_folder(command: Command, tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = command("train", "lookup", "--folder", str(tmp_path))
+    assert (done.code, "another process trains in" in done.err) == (1, True)
+
+
+def test_a_port_that_is_taken_is_refused_before_any_work(command: Command, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = command("train", "lookup", "--folder", str(tmp_path / "run"), "--port", str(port))
+    assert (done.code, f"cannot listen on 127.0.0.1:{port}" in done.err) == (1, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_that_fails_leaves_the_latest_run_where_it_was(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("train", "lookup", "tool_format=foo").code == 1
+    assert not (tmp_path / "runs" / "latest").exists()
+
+
+def test_somebody_elses_broken_file_is_named(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    done = command("train", "lookup", f"algorithm.use={tmp_path}/bad.py:X", "--folder", str(tmp_path / "run"))
+    assert (done.code, "bad.py: ZeroDivisionError" in done.err) == (1, True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stepwell.cli.config import RecipeConfig
-from stepwell.cli.recipes import find_recipe
 from stepwell.cli.parts import POOL_FILE
+from stepwell.cli.recipes import find_recipe
 from stepwell.cli.training import training_run
 from stepwell.config import load_config
 from stepwell.policy.weights import checkpoints
@@ -77,6 +77,12 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, command: Callab
     before = looked_at(folder)
     assert command("train", "--resume", str(folder)).code == 0
     assert looked_at(folder) == before
+
+    recipe = (folder / "recipe.yaml").read_text()
+    assert "belongs to another model" in command("train", "--resume", str(folder), "policy.trainable_layers=1").err
+    assert (
+        folder / "recipe.yaml"
+    ).read_text() == recipe  # what was refused must not stand in the way of the next resume
 
 
 @pytest.mark.slow

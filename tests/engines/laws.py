@@ -236,7 +236,7 @@ class SamplingLaws:
         assert max(ranks) < top_k
         assert max(ranks) > 0
 
-    @pytest.mark.parametrize(("top_p", "temperature"), [(0.3, 1.0), (0.7, 0.6), (0.9, 1.5), (1e-6, 1.0)])
+    @pytest.mark.parametrize(("top_p", "temperature"), [(0.3, 1.0), (0.7, 0.6), (0.9, 1.5), (1e-6, 1.0), (1e-320, 1.0)])
     async def test_top_p_samples_from_the_nucleus_and_leaves_logprobs_alone(
         self, bench: Bench, top_p: float, temperature: float
     ) -> None:

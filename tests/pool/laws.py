@@ -166,10 +166,19 @@ class AppendLaws:
 
     def test_a_number_that_no_database_holds_is_refused_without_harm_to_others(self, pool: Pool) -> None:
         pool.put(TrajectoryInfo(id="t"))
-        huge, endless, fine = append(pool, make_step("t", 2**63), make_step("t", latency=math.inf), make_step("t"))
+        huge, endless, fine = append(
+            pool, make_step("t", version=2**63), make_step("t", latency=math.inf), make_step("t")
+        )
         assert isinstance(huge.error, InvalidRecord)
         assert isinstance(endless.error, InvalidRecord)
         assert fine.error is None
+
+    def test_a_retry_that_only_has_a_later_time_is_a_duplicate(self, pool: Pool) -> None:
+        info, step = TrajectoryInfo(id="t", created_at=1.0), make_step("t", id="s", created_at=2.0)
+        pool.put(info, step)
+        again = append(pool, replace(info, created_at=3.0), replace(step, created_at=4.0))
+        assert [(receipt.duplicate, receipt.error) for receipt in again] == [(True, None)] * 2
+        assert pool.step("s").created_at == 2.0
 
     def test_concurrent_appends_all_arrive_once(self, pool: Pool) -> None:
         pool.put(*(TrajectoryInfo(id=f"t{number}") for number in range(8)))

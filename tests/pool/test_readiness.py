@@ -62,10 +62,6 @@ def test_the_reward_of_a_trajectory_without_steps_is_known() -> None:
     assert (folded.reward, folded.step_rewards) == (0.5, ())
 
 
-def test_rewards_whose_sum_overflows_do_not_stop_the_reader() -> None:
-    assert fold(INFO, STEPS, [note("s0", "a", 1.7e308), note("s1", "a", 1.7e308)]).reward == math.inf
-
-
 def test_a_trajectory_is_complete_when_it_has_ended_unfailed_and_rewarded() -> None:
     end, reward = Annotation.end("t", "terminated"), note("s1", "a", 0.0)
     assert [fold(INFO, STEPS, facts).complete for facts in ([], [end], [reward], [end, reward], [reward, end])] == [

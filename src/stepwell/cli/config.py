@@ -41,7 +41,7 @@ class RecipeConfig(Config):
 
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     """Name of the run, shown wherever its data are."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds weights made here, sampling, and the order of tasks."""
     policy: PolicyConfig = PolicyConfig()
     """The model."""

@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -74,6 +75,7 @@ def _options(
     _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="nicegui")  # of torch, which it only looks at
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets a chattier level for itself
     os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar at a time: ours
     # everything that Stepwell loads is on this machine already; a hub that cannot be reached must not cost a time-out

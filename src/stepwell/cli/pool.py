@@ -32,8 +32,10 @@ _DEFAULT = Path("runs/latest/pool.sqlite")
 @app.command(epilog="Example: [bold]stepwell pool ls --limit 20[/bold]")
 def ls(
     pool: _PoolFile = _DEFAULT,
-    limit: Annotated[int, typer.Option(min=1, help="Number of trajectories.")] = 50,
-    before: Annotated[int | None, typer.Option(metavar="CURSOR", help="Only those older than this cursor.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of trajectories.")] = 50,
+    before: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, metavar="CURSOR", help="Only those older than this cursor.")
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """List trajectories, newest first."""

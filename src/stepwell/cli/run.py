@@ -42,6 +42,7 @@ def run(
     ] = None,
 ) -> None:
     """Collect trajectories with the OpenAI-SDK agent; steps and rewards land in the gateway's pool."""
+    gateway = gateway.rstrip("/").removesuffix("/v1")
     config = load_config(CollectConfig, None, [f"environment.use={environment}", *(overrides or [])])
     task_set = build_tasks(config.environment)
     display = Display(Console())

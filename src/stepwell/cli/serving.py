@@ -45,13 +45,18 @@ def wait_for_interrupt() -> None:
     stop.wait()
 
 
+def check_port(port: int, host: str = "127.0.0.1") -> None:
+    """Fail now rather than after minutes of preparation. Raises InvalidRequest if the port is taken."""
+    _listen(host, port).close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
-        raise InvalidRequest(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+        raise InvalidRequest(f"cannot listen on {host}:{port}: {error}; choose another with --port") from error
     listener.listen(1024)
     return listener

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from stepwell.algorithms import ALGORITHMS
 from stepwell.cli.config import RecipeConfig
+from stepwell.cli.parts import RECIPE_FILE
 from stepwell.cli.plots import plot_curves
 from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
@@ -42,19 +43,18 @@ def train(
     recipe, folder = _what_to_run(arguments or [], resume, folder, algorithm)
     display = Display(console)
     progress = Progress(on_phase=display.phase, on_unit=display.unit, on_update=display.update)
-    with display.live(), training_run(recipe, folder, progress, port=port) as run:
-        point_latest_at(folder)
-        console.print(f"run {folder}   dashboard {run.served.url}/", highlight=False)
-        try:
+    try:
+        with display.live(), training_run(recipe, folder, progress, port=port) as run:
+            point_latest_at(folder)
+            console.print(f"run {folder}   dashboard {run.served.url}/", highlight=False)
             asyncio.run(run.train())
-        except KeyboardInterrupt:
-            console.print(
-                f"stopped at version {run.served.policy.version}; go on with: stepwell train --resume {folder}"
-            )
-            raise
-        display.phase("export", 1)
-        export_model(run.served.policy, resolve_model(recipe.policy.model, recipe.seed), folder / "model")
-        plot_curves(folder / "curve.png", [(recipe.name, run.served.pool.updates(recipe.name))])
+            display.phase("export", 1)
+            export_model(run.served.policy, resolve_model(recipe.policy.model, recipe.seed), folder / "model")
+            plot_curves(folder / "curve.png", [(recipe.name, run.served.pool.updates(recipe.name))])
+    except KeyboardInterrupt:
+        if (folder / RECIPE_FILE).exists():
+            console.print(f"stopped; go on with: stepwell train --resume {folder}", highlight=False)
+        raise
     console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
     console.print(f"serve it: stepwell serve --run {folder}")
 
@@ -74,5 +74,7 @@ def _what_to_run(
         raise InvalidRequest(f"one recipe at a time, got {', '.join(files)}")
     if not files:
         raise InvalidRequest("name a recipe: a YAML file or a shipped one, such as `stepwell train lookup`")
+    if folder and (folder / RECIPE_FILE).exists():
+        raise InvalidRequest(f"{folder} holds a run already: go on with it by --resume {folder}, or choose another")
     recipe = load_config(RecipeConfig, find_recipe(files[0]), overrides)
     return recipe, folder or fresh_folder(Path("runs"), recipe.name)

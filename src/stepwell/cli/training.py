@@ -1,5 +1,6 @@
 """A training run: everything that `stepwell train` and `stepwell demo` have in common."""
 
+import fcntl
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from stepwell.cli.assembly import (
 )
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.parts import POOL_FILE, RECIPE_FILE, build_tasks, open_pool
+from stepwell.cli.serving import check_port
 from stepwell.config import load_config
 from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, NotFound
@@ -63,7 +65,7 @@ class TrainingRun:
     async def train(self) -> list[UpdateInfo]:
         """Update until the recipe's last version; resumable after any interruption."""
         version = self.served.policy.version
-        self.progress.on_phase("train", self.recipe.trainer.updates - version)
+        self.progress.on_phase("train", max(self.recipe.trainer.updates - version, 0))
         updates = []
         async with self._collector(self.recipe.agent.temperature) as collector:
             tasks = self._training_tasks(version)
@@ -119,15 +121,17 @@ def training_run(
     `watch` may wrap the engine that the gateway serves.
     """
     progress = progress or Progress()
+    check_port(port)
     tasks = build_tasks(recipe.environment)
     algorithm = build_algorithm(recipe)
     policy, renderer = load_policy(recipe)
-    write_recipe(recipe, folder)
-    with open_pool(pool or folder / POOL_FILE) as opened:
+    with _sole_use_of(folder), open_pool(pool or folder / POOL_FILE) as opened:
         learner = Learner(policy, recipe.learner)
         run = Run(name=recipe.name, folder=folder, pool=opened)
         trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch)
-        if not trainer.resume() and recipe.warmup.updates:
+        resumed = trainer.resume()
+        write_recipe(recipe, folder)  # only now: settings that do not fit the checkpoint must not replace those that do
+        if not resumed and recipe.warmup.updates:
             progress.on_phase("warm up", recipe.warmup.updates)
             for _ in warm_up(policy, renderer, tasks, recipe.warmup):
                 progress.on_unit()
@@ -144,9 +148,28 @@ def training_run(
             )
 
 
+@contextmanager
+def _sole_use_of(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep other trainers out of it.
+
+    Raises:
+        InvalidRequest: it cannot be made, or another process trains in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise InvalidRequest(f"cannot write to {folder}: {error.strerror}; choose another with --folder") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process dies
+        except BlockingIOError as error:
+            raise InvalidRequest(f"another process trains in {folder}; stop it, or choose another --folder") from error
+        yield
+
+
 def write_recipe(recipe: RecipeConfig, folder: Path) -> None:
     """Write the resolved recipe, so that the run can be taken up again by its folder alone."""
-    folder.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
     (folder / RECIPE_FILE).write_text(text, encoding="utf-8")
 

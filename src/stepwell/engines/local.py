@@ -291,6 +291,7 @@ def _truncate(logp_w: Tensor, top_k: int, top_p: float) -> Tensor:
     """Probabilities [W] with everything outside the top k and outside the nucleus of mass `top_p` set to 0."""
     p, order = logp_w.exp().sort(descending=True)
     outside = p.cumsum(0) - p >= top_p  # the token that crosses the threshold stays in
+    outside[0] = False  # and so does the likeliest, however small a threshold
     if top_k:
         outside[top_k:] = True
     return torch.zeros_like(p).scatter(0, order, p.masked_fill(outside, 0.0))

@@ -89,8 +89,4 @@ def _parts(rewards: Iterable[Annotation]) -> tuple[tuple[str, float], ...]:
 
 
 def _sum(rewards: Iterable[Annotation]) -> float:
-    values = [note.value for note in rewards if note.value is not None]
-    try:
-        return math.fsum(values)
-    except OverflowError:  # finite parts whose sum is not: fsum refuses where a plain sum gives infinity
-        return sum(values)
+    return math.fsum(note.value for note in rewards if note.value is not None)
