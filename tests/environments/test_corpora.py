@@ -1,12 +1,14 @@
 """Data is read strictly, and fetched once."""
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from stepwell.environments import corpora
-from stepwell.environments.corpora import Passage, Question, hotpot_rows, wikipedia_corpus
+from stepwell.environments.corpora import Passage, Question, hotpot_from_hub, hotpot_rows, wikipedia_corpus
 from stepwell.errors import InvalidRecord, MissingDependency
 
 ROW = {"id": "one", "question": "Where?", "answer": "Marn", "context": [["Marn", ["A city. ", "On the Oss."]]]}
@@ -55,6 +57,46 @@ def test_a_line_separator_inside_a_text_does_not_split_the_row(tmp_path: Path) -
 def test_a_broken_row_is_refused_by_its_place(tmp_path: Path, text: str, place: str) -> None:
     with pytest.raises(InvalidRecord, match=place):
         hotpot_rows(_write(tmp_path / "rows", text))
+
+
+class _Hub(ModuleType):
+    """Stands for the package `datasets`, with or without a hub behind it."""
+
+    def __init__(self, rows: list[dict[str, object]] | None) -> None:
+        super().__init__("datasets")
+        self.rows = rows
+
+    def load_dataset(self, name: str, config: str, split: str) -> list[dict[str, object]]:
+        if self.rows is None:
+            raise ConnectionError("offline")
+        assert (name, config, split) == ("hotpotqa/hotpot_qa", "distractor", "validation")
+        return self.rows
+
+
+def test_rows_of_the_hub_read_like_those_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    row = {**ROW, "context": {"title": ["Marn"], "sentences": [["A city. ", "On the Oss."]]}, "level": "hard"}
+    monkeypatch.setitem(sys.modules, "datasets", _Hub([row]))
+    assert hotpot_from_hub() == hotpot_rows(_write(tmp_path / "rows", json.dumps([ROW])))
+
+
+def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", _Hub(None))
+    with pytest.raises(MissingDependency, match="HF_HUB_OFFLINE=0 if you are online, or give a `path`"):
+        hotpot_from_hub()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingDependency, match="pip install datasets"):
+        hotpot_from_hub()
+
+
+SHARED_ROWS = Path(__file__).parents[3] / "shared" / "data" / "hotpot60.json"
+
+
+@pytest.mark.skipif(not SHARED_ROWS.exists(), reason="the sample of HotpotQA rows is not beside this checkout")
+def test_real_rows_are_read_whole() -> None:
+    corpus = hotpot_rows(SHARED_ROWS)
+    assert len(corpus.questions) == 60
+    assert len(corpus.passages) > 500
+    assert all(question.answers[0] for question in corpus.questions)
 
 
 def test_a_missing_file_says_which(tmp_path: Path) -> None:

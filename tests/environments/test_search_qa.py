@@ -138,7 +138,7 @@ def test_the_test_split_depends_on_the_question_alone(data: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     "settings",
-    [{"dataset": "hotpot"}, {"dataset": "nq", "path": "x"}, {"dataset": "boolq", "answerable_only": True}],
+    [{"dataset": "nq", "path": "x"}, {"dataset": "boolq", "answerable_only": True}],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="dataset"):

@@ -82,16 +82,42 @@ def hotpot_rows(path: Path) -> Corpus:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise MissingDependency(f"cannot read {path}: {error.strerror}; point `path` at HotpotQA rows") from error
+    return _hotpot_corpus(str(path), _json_rows(path, text))
+
+
+def hotpot_from_hub() -> Corpus:
+    """The 7,405 validation rows of HotpotQA's distractor setting, from the Hugging Face hub (`hotpotqa/hotpot_qa`).
+
+    Raises:
+        InvalidRecord: the hub's rows have another form.
+        MissingDependency: the package `datasets` is not installed, or the hub cannot be reached.
+    """
+    try:
+        import datasets  # noqa: PLC0415  # optional: only this loader needs it
+
+        rows = datasets.load_dataset("hotpotqa/hotpot_qa", "distractor", split="validation")
+    except ImportError as error:
+        raise MissingDependency(
+            "HotpotQA from the hub needs: pip install datasets; or give a file as `path`"
+        ) from error
+    except (OSError, ValueError, RuntimeError) as error:  # what that package raises for a hub out of reach
+        raise MissingDependency(
+            f"HotpotQA cannot be had from the hub ({error}); set HF_HUB_OFFLINE=0 if you are online, or give a `path`"
+        ) from error
+    return _hotpot_corpus("the hub", ((f"row {number}", row) for number, row in enumerate(rows)))
+
+
+def _hotpot_corpus(source: str, rows: Iterable[tuple[str, object]]) -> Corpus:
     passages: dict[Passage, None] = {}  # a dictionary as an ordered set: paragraphs recur from row to row
     questions: dict[str, Question] = {}
-    for place, row in _json_rows(path, text):
+    for place, row in rows:
         question, paragraphs = _hotpot_row(place, row)
         if question.id in questions:
             raise InvalidRecord(f"{place}: id {question.id!r} occurs twice")
         questions[question.id] = question
         passages.update(dict.fromkeys(paragraphs))
     if not questions:
-        raise InvalidRecord(f"{path} holds no rows")
+        raise InvalidRecord(f"{source} holds no rows")
     return Corpus(tuple(passages), tuple(questions.values()))
 
 

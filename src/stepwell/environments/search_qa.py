@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from stepwell.environments.answers import contains_answer, exact_match, f1
-from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_rows, wikipedia_corpus
+from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_from_hub, hotpot_rows, wikipedia_corpus
 from stepwell.environments.retrieval import SearchIndex, window
 from stepwell.environments.toolcalls import text_argument, text_tool
 from stepwell.errors import InvalidRequest, NotFound
@@ -42,9 +42,9 @@ class SearchQAConfig(TaskSetConfig):
     """Settings of the search question answering environment."""
 
     dataset: Literal["nq", "boolq", "hotpot"] = "nq"
-    """`nq`: short answers; `boolq`: yes or no; `hotpot`: questions that need two paragraphs, from `path`."""
+    """`nq`: short answers; `boolq`: yes or no; `hotpot`: questions that need two paragraphs."""
     path: Path | None = None
-    """File of HotpotQA distractor rows (JSON list or JSON lines); for `hotpot` only."""
+    """For `hotpot` only: file of distractor rows (JSON list or JSON lines); None asks the Hugging Face hub."""
     max_turns: int = Field(default=3, ge=1)
     """Assistant messages after which the episode is truncated."""
     passages: int = Field(default=1, ge=1)
@@ -64,8 +64,8 @@ class SearchQAConfig(TaskSetConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.dataset == "hotpot") != (self.path is not None):
-            raise ValueError("`path` and `dataset: hotpot` need each other")
+        if self.dataset != "hotpot" and self.path is not None:
+            raise ValueError("`path` is for `dataset: hotpot`")
         if self.answerable_only and self.dataset != "nq":
             raise ValueError("`answerable_only` is for `dataset: nq`")
         return self
@@ -203,7 +203,9 @@ class SearchQAEnvironment:
 
 
 def _read(config: SearchQAConfig) -> Corpus:
-    return hotpot_rows(config.path) if config.path is not None else wikipedia_corpus(config.dataset)
+    if config.dataset != "hotpot":
+        return wikipedia_corpus(config.dataset)
+    return hotpot_rows(config.path) if config.path is not None else hotpot_from_hub()
 
 
 def _held_out(question: Question) -> bool:
