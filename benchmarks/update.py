@@ -45,7 +45,7 @@ Update = Callable[[], None]
 
 
 def measure(quick: bool) -> Sequence[Row]:
-    count = 15 if quick else 60
+    count = 9 if quick else 60
     with _ours() as update:
         if importlib.util.find_spec("trl") is None:
             print("trl is not installed, so its rows are left out: pip install trl")
