@@ -26,10 +26,6 @@ class Conflict(StepwellError):
     """The request contradicts a stored fact: the same id with other content, or a step after the trajectory's end."""
 
 
-class NotAuthorized(StepwellError, PermissionError):
-    """The key is unknown, or it does not allow this."""
-
-
 class ContextOverflow(InvalidRequest):
     """Prompt and requested completion do not fit in the model's context window."""
 

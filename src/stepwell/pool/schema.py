@@ -1,4 +1,4 @@
-"""The one schema of the pool: every column declared once, with what it holds; SQLite and PostgreSQL both run on it.
+"""The one schema of the pool: every column declared once, with what it holds, in types that any SQL engine has.
 
 Every record takes its place on one log: a `cursor`, drawn from the `meta` table inside the write transaction, so that
 cursors become visible in order whoever writes. It is also the record's short name in references: rows stay small.
