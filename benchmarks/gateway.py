@@ -1,147 +1,133 @@
-"""What the gateway itself costs: CPU per call, latency and throughput with an engine that costs next to nothing.
+"""What the gateway itself costs, against its upstream alone: CPU per call, latency, throughput, memory.
 
-The gateway runs in a process of its own (uvicorn, durable SQLite pool) and reports its own CPU time. A call has a
-prompt of about 512 tokens and an answer of 128, one token per chunk.
+Three processes: an upstream that speaks vLLM's format and costs next to nothing, the gateway (uvicorn, a durable SQLite
+pool, the real tokenizer and template of SmolLM2), and this one, which makes the calls: 8 messages, about 512 prompt
+tokens, 128 sampled, in streams one token every 2 ms, so that each is an event of its own. CPU time is the gateway
+process's own. `--url` measures another gateway, already running in front of the upstream that `--upstream-port` starts,
+by the same load; `--pid` names its process.
 """
 
-import asyncio
-import http.client
-import json
-import multiprocessing
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
-import uvicorn
+import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests' tiny tokenizer
 sys.path.insert(0, str(Path(__file__).parent))  # so that it also runs when it is imported as benchmarks.gateway
+import load
+from load import Load
 from report import Row, main
+from upstream import MODEL, RESPONSE
 
-from stepwell.engines.base import Chunk, Generation
-from stepwell.gateway.app import create_app
-from stepwell.pool.store import SQLitePool
-from tests.fakes.models import tiny_renderer
-
-PROMPT, RESPONSE, CLIENTS = 512, 128, 8
-
-
-def measure(quick: bool) -> Sequence[Row]:
-    count = 200 if quick else 1_000
-    with _gateway() as gateway:
-        _calls(gateway, 20, stream=False)  # warm-up: lazy imports, first pages of the database
-        whole = _calls(gateway, count, stream=False)
-        streamed = _calls(gateway, count, stream=True)
-        busy = _calls(gateway, count * 2, stream=False, clients=CLIENTS)
-        busy_streams = _calls(gateway, count, stream=True, clients=CLIENTS)
-    return [
-        Row(name="whole answer", value=whole.cpu_ms, unit="CPU ms/call", goal=10),
-        Row(name=f"stream of {RESPONSE} chunks", value=streamed.cpu_ms, unit="CPU ms/call", goal=25),
-        Row(name="whole answer, p50", value=whole.percentile(50), unit="ms"),
-        Row(name="whole answer, p99", value=whole.percentile(99), unit="ms"),
-        Row(name="stream, p50", value=streamed.percentile(50), unit="ms"),
-        Row(name="stream, p99", value=streamed.percentile(99), unit="ms"),
-        Row(name=f"whole answers, {CLIENTS} clients", value=busy.per_second, unit="calls/s", better="higher"),
-        Row(name=f"streams, {CLIENTS} clients", value=busy_streams.per_second, unit="calls/s", better="higher"),
-    ]
-
-
-class InstantEngine:
-    """Samples the same 128 tokens for every prompt."""
-
-    model = "instant"
-    context_length = 32_768
-    policy_version = 0
-
-    async def generate(self, request: Generation) -> AsyncIterator[Chunk]:  # noqa: ARG002 - the Engine's signature
-        for position in range(RESPONSE):
-            await asyncio.sleep(0)  # as with a real engine, other tasks run between two tokens
-            finish = "stop" if position == RESPONSE - 1 else None
-            yield Chunk(token_ids=(64 + position % 26,), logprobs=(-1.0,), policy_version=0, finish_reason=finish)
+CLIENTS = 8
+PACE = 2.0  # milliseconds between two tokens of a stream
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
 class Gateway:
-    port: int
-    control: Connection
+    """A gateway that is measured."""
 
-    def cpu_seconds(self) -> float:
-        self.control.send("cpu")
-        return self.control.recv()
+    url: str
+    process: psutil.Process
+    upstream: str
+
+    def cpu(self) -> float:
+        """Seconds of CPU time so far, children included."""
+        family = [self.process, *self.process.children(recursive=True)]
+        return sum(sum(one.cpu_times()[:2]) for one in family)
+
+    def megabytes(self) -> float:
+        """Resident memory."""
+        return self.process.memory_info().rss / 2**20
+
+    def calls(self, count: int, *, stream: bool, clients: int, fresh: bool = False) -> tuple[Load, float]:
+        """Run calls; gives also the CPU milliseconds per call."""
+        bodies = [load.body(MODEL, stream, uuid.uuid4(), fresh=fresh) for _ in range(count)]
+        before = self.cpu()
+        took = load.run(self.url, CHAT, bodies, clients=clients)
+        return took, (self.cpu() - before) / count * 1e3
+
+    def alone(self, count: int, *, stream: bool, clients: int) -> Load:
+        """The same calls at the upstream, without the gateway."""
+        return load.run(self.upstream, "/v1/completions", [load.completion(MODEL, stream)] * count, clients=clients)
 
 
-@dataclass(frozen=True)
-class Calls:
-    latencies: list[float]
-    cpu_ms: float
-    per_second: float
+def measure(quick: bool) -> Sequence[Row]:
+    count = 400 if quick else 2_000
+    with _gateway() as gateway:
+        gateway.calls(100, stream=False, clients=CLIENTS)  # warm-up: lazy imports, first pages of the database
+        gateway.calls(16, stream=True, clients=CLIENTS)
+        whole, whole_cpu = gateway.calls(count, stream=False, clients=CLIENTS)
+        single, single_cpu = gateway.calls(count // 2, stream=False, clients=1)
+        _, fresh_cpu = gateway.calls(count // 2, stream=False, clients=CLIENTS, fresh=True)
+        streamed, stream_cpu = gateway.calls(count // 2, stream=True, clients=CLIENTS)
+        bare, bare_stream = (gateway.alone(count // 2, stream=stream, clients=CLIENTS) for stream in (False, True))
+        slope, calls = _slope(gateway, 2_000 if quick else 100_000)
+    return [
+        Row(name="whole answer", value=whole_cpu, unit="CPU ms/call", goal=2),
+        Row(name="whole answer, one client", value=single_cpu, unit="CPU ms/call"),
+        Row(name="whole answer, no text seen before", value=fresh_cpu, unit="CPU ms/call"),
+        Row(name=f"stream of {RESPONSE} chunks", value=stream_cpu, unit="CPU ms/call", goal=5),
+        *_added("whole answer", whole, bare, 3, 10),
+        *_added("stream", streamed, bare_stream, 3, 10),
+        Row(name="whole answer, one client, p50", value=single.percentile(50), unit="ms"),
+        Row(name=f"whole answers, {CLIENTS} clients", value=whole.per_second, unit="calls/s", better="higher"),
+        Row(name=f"streams, {CLIENTS} clients", value=streamed.per_second, unit="calls/s", better="higher"),
+        Row(name="time to first token, added p50", value=streamed.first - bare_stream.first, unit="ms"),
+        Row(name=f"memory over {calls:,} calls", value=slope, unit="KB/call", goal=None if quick else 0.1),
+    ]
 
-    def percentile(self, q: float) -> float:
-        return float(np.percentile(self.latencies, q)) * 1e3
+
+def _added(what: str, through: Load, alone: Load, p50: float, p99: float) -> list[Row]:
+    """Latency that the gateway adds to the upstream's at the same number of clients."""
+    goals = {50: p50, 99: p99}
+    return [
+        Row(name=f"{what}, added p{q}", value=through.percentile(q) - alone.percentile(q), unit="ms", goal=goals[q])
+        for q in (50, 99)
+    ]
+
+
+def _slope(gateway: Gateway, calls: int) -> tuple[float, int]:
+    """Growth of resident memory per call, KB, after the first fifth, in which caches fill."""
+    sizes = []
+    for _ in range(10):
+        gateway.calls(calls // 10, stream=False, clients=CLIENTS)
+        sizes.append(gateway.megabytes())
+    return (sizes[-1] - sizes[1]) * 1024 / (calls * 0.8), calls
 
 
 @contextmanager
 def _gateway() -> Iterator[Gateway]:
-    context = multiprocessing.get_context("spawn")
-    control, remote = context.Pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=_serve, args=(folder, remote), daemon=True)
-        process.start()
-        yield Gateway(port=control.recv(), control=control)
-        control.send("stop")
-        process.join(timeout=10)
+    here = Path(__file__).parent
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (
+            _process(here / "upstream.py", folder / "upstream", str(PACE)) as (upstream, _),
+            _process(here / "served.py", folder / "gateway", upstream) as (url, process),
+        ):
+            yield Gateway(url=url, process=process, upstream=upstream)
 
 
-def _serve(folder: str, control: Connection) -> None:
-    pool = SQLitePool.open(Path(folder) / "pool.sqlite")
-    app = create_app(InstantEngine(), tiny_renderer(), pool)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False))
-    threading.Thread(target=_answer, args=(server, control), daemon=True).start()
-    server.run()
-    pool.close()
-
-
-def _answer(server: uvicorn.Server, control: Connection) -> None:
-    while not server.started:
-        time.sleep(0.01)
-    control.send(server.servers[0].sockets[0].getsockname()[1])
-    while control.recv() == "cpu":
-        control.send(time.process_time())
-    server.should_exit = True
-
-
-def _calls(gateway: Gateway, count: int, *, stream: bool, clients: int = 1) -> Calls:
-    cpu, start = gateway.cpu_seconds(), time.perf_counter()
-    with ThreadPoolExecutor(clients) as threads:
-        runs = threads.map(lambda _: _client(gateway.port, count // clients, stream), range(clients))
-        latencies = [latency for run in runs for latency in run]
-    seconds = time.perf_counter() - start
-    spent = gateway.cpu_seconds() - cpu
-    return Calls(latencies, cpu_ms=spent / len(latencies) * 1e3, per_second=len(latencies) / seconds)
-
-
-def _client(port: int, count: int, stream: bool) -> list[float]:
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    message = {"role": "user", "content": ("The quick brown fox. " * 25)[: PROMPT - 20]}
-    body = json.dumps({"model": "instant", "messages": [message], "stream": stream})
-    latencies = []
-    for _ in range(count):
-        start = time.perf_counter()
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
-        response = connection.getresponse()
-        response.read()
-        assert response.status == 200
-        latencies.append(time.perf_counter() - start)
-    connection.close()
-    return latencies
+@contextmanager
+def _process(script: Path, port_file: Path, argument: str) -> Iterator[tuple[str, psutil.Process]]:
+    """A script that writes the port it listens on into `port_file`; gives its URL."""
+    process = subprocess.Popen([sys.executable, script, port_file, argument])
+    try:
+        while not port_file.exists() or not port_file.read_text():
+            if process.poll() is not None:
+                raise RuntimeError(f"{script.name} ended with {process.returncode}")
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port_file.read_text()}", psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Hypothesis strategies for the records, valid by construction and as odd as the types allow."""
 
+from typing import get_args
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.types import Annotation, GroupInfo, Sampling, Step, TrajectoryInfo, UpdateInfo
+from stepwell.types import Annotation, Fork, GroupInfo, Sampling, Side, Step, TrajectoryInfo, UpdateInfo
 
 names = st.text(st.characters(exclude_characters="/\0\n", exclude_categories=["Cs"]), min_size=1, max_size=12)
 """Names that a record accepts, in any script."""
@@ -23,9 +25,16 @@ samplings = st.builds(
     top_k=st.integers(0, 2**31),
     max_tokens=st.integers(1, 2**31),
     seed=st.none() | st.integers(0, 2**63 - 1),
+    constrained=st.booleans(),
 )
 group_infos = st.builds(
-    GroupInfo, id=names, task_id=stored_text, channel=names, size=st.integers(1, 64), created_at=times
+    GroupInfo,
+    id=names,
+    task_id=stored_text,
+    channel=names,
+    size=st.integers(1, 64),
+    deadline=st.none() | times,
+    created_at=times,
 )
 updates = st.builds(
     UpdateInfo,
@@ -49,11 +58,12 @@ def steps(draw: st.DrawFn, trajectory_id: str, index: int, start: tuple[int, ...
     response = draw(token_ids)
     logprobs = hnp.arrays(np.float32, len(response), elements=st.floats(-(2.0**100), 0, width=32))
     version = draw(st.integers(0, 1000))
+    prompt = np.concatenate((np.array(start or (1,), np.int32), draw(token_ids)))
     return Step(
         id=draw(names),
         trajectory_id=trajectory_id,
         index=index,
-        prompt_ids=np.concatenate((np.array(start or (1,), np.int32), draw(token_ids))),
+        prompt_ids=prompt,
         response_ids=response,
         logprobs=draw(logprobs),
         policy_version_min=version,
@@ -62,6 +72,11 @@ def steps(draw: st.DrawFn, trajectory_id: str, index: int, start: tuple[int, ...
         token_source=draw(st.sampled_from(["engine", "text"])),
         sampling=draw(samplings),
         model=draw(stored_text),
+        parent_id=draw(stored_text),
+        fork=draw(st.sampled_from(get_args(Fork))),
+        side=draw(st.sampled_from(get_args(Side))),
+        prefill=draw(st.integers(0, len(prompt) - 1)),
+        dialect=draw(stored_text),
         request=draw(any_text),
         response=draw(any_text),
         created_at=draw(times),

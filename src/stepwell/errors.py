@@ -17,6 +17,11 @@ class InvalidRecord(StepwellError, ValueError):
 class InvalidRequest(StepwellError, ValueError):
     """A caller asked for something malformed or impossible; asking again unchanged cannot succeed."""
 
+    def __init__(self, message: str = "", *, param: str | None = None) -> None:
+        """`param`: place of the mistake in the request, such as `messages.0.role`, if it has one."""
+        super().__init__(message)
+        self.param = param
+
 
 class NotFound(StepwellError, LookupError):
     """A trajectory, step, group, lease or model with that id does not exist."""
@@ -32,6 +37,36 @@ class ContextOverflow(InvalidRequest):
 
 class EngineError(StepwellError, RuntimeError):
     """The engine failed while sampling; the same request may succeed later."""
+
+
+class EngineTimeout(EngineError):
+    """The engine did not answer in time."""
+
+
+class Unauthorized(StepwellError):
+    """The caller gave no key, or one that is not known here."""
+
+
+class Forbidden(StepwellError):
+    """The caller's key does not have the scope that the request needs."""
+
+
+class RateLimited(StepwellError):
+    """The caller is over its quota, or too many requests are in flight."""
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        """`retry_after`: seconds until it makes sense to ask again, if known."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(StepwellError):
+    """Nothing is answered for now: the server pauses for new weights, drains, or has not started."""
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        """`retry_after`: seconds until it makes sense to ask again, if known."""
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class EnvironmentFailed(StepwellError, RuntimeError):

@@ -26,7 +26,9 @@ FinishReason = Literal["stop", "length", "abort"]
 TokenSource = Literal["engine", "text"]
 End = Literal["terminated", "truncated", "failed"]
 Status = Literal["open", "terminated", "truncated", "failed"]
-AnnotationKind = Literal["reward", "end"]
+AnnotationKind = Literal["reward", "end", "feedback", "event"]
+Fork = Literal["", "root", "client", "template", "tokenizer"]
+Side = Literal["", "title", "summary", "probe", "other"]
 
 _LAST_TIME: Final = 253_402_300_799.0
 """The end of the year 9999, the last that calendars of common libraries can show."""
@@ -53,7 +55,8 @@ def _frozen_ids(name: str, values: npt.ArrayLike) -> Ids:
 
 def _frozen_floats(name: str, values: npt.ArrayLike) -> Floats:
     try:
-        array = np.array(values, np.float32)
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, which is refused below
+            array = np.array(values, np.float32)
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f"{name} must be a flat list of numbers: {error}") from error
     if array.ndim != 1:
@@ -76,6 +79,10 @@ def _require_name(record: str, name: str, value: str) -> None:
 def _require_time(record: str, value: float) -> None:
     if not 0 <= value <= _LAST_TIME:
         raise InvalidRecord(f"{record}.created_at must be Unix time in seconds, in 0..{_LAST_TIME:.0f}, got {value}")
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and abs(value) <= _LARGEST_REWARD
 
 
 def _require_choice(record: str, name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -117,6 +124,9 @@ class Sampling:
     """Upper bound on R."""
     seed: int | None = None
     """Seed of this request's own random stream; None draws from the engine's."""
+    constrained: bool = False
+    """Whether only tokens that fit a JSON schema were candidates. Like truncation, it does not change the recorded
+    log-probabilities: they are of the distribution before it."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
@@ -163,8 +173,22 @@ class Step(_ByValue):
     """The sampling parameters that were in force."""
     model: str = ""
     """Name of the model that answered."""
+    parent_id: str = ""
+    """The earlier step of the trajectory that this one goes on from; empty if there is none, or none is known."""
+    fork: Fork = ""
+    """Why `prompt_ids` does not begin with the parent's prompt and response, id for id. Empty: it does, or nothing is
+    known. `root`: there is no parent; `client`: the client sent another history than it had (a subagent, a compaction,
+    an edit); `template`: the chat template writes the past differently now (drops old reasoning, say); `tokenizer`: the
+    ids cannot be continued at the join. The last two are *drift*."""
+    side: Side = ""
+    """Empty for the agent's own work; else what the call was for beside it. Side calls are not trainable."""
+    prefill: int = 0
+    """How many of the last `prompt_ids` the gateway wrote as the beginning of the answer, because the client forced a
+    tool call."""
+    dialect: str = ""
+    """The wire format of `request`, such as `chat` or `messages`; empty if the step was not made by a call."""
     request: str = ""
-    """JSON of the messages and tools as the client sent them; empty if the step was not made by a chat call."""
+    """JSON body of the call as the client sent it, secrets removed; empty if the step was not made by a call."""
     response: str = ""
     """JSON of the assistant message that the client received."""
     created_at: float = field(default_factory=time.time)
@@ -189,6 +213,10 @@ class Step(_ByValue):
         if not len(self.prompt_ids):
             raise InvalidRecord("Step.prompt_ids is empty: a policy needs at least one token of context")
         _require_time("Step", self.created_at)
+        _require_choice("Step", "fork", self.fork, get_args(Fork))
+        _require_choice("Step", "side", self.side, get_args(Side))
+        if not 0 <= self.prefill < len(self.prompt_ids):
+            raise InvalidRecord(f"Step.prefill must be in 0..{len(self.prompt_ids) - 1}, got {self.prefill}")
         if not 0 <= self.index < 2**31:
             raise InvalidRecord(f"Step.index must be in 0..2^31-1, got {self.index}")
         if not 0 <= self.policy_version_min <= self.policy_version_max:
@@ -199,8 +227,14 @@ class Step(_ByValue):
 
     @property
     def trainable(self) -> bool:
-        """Whether a trainer may use it: tokens known from the sampler, and at least one of them."""
-        return self.token_source == "engine" and len(self.response_ids) > 0 and self.finish_reason != "abort"
+        """Whether a trainer may use it: the agent's own work, and tokens, at least one, known from the sampler."""
+        known = self.token_source == "engine" and len(self.response_ids) > 0
+        return known and self.finish_reason != "abort" and not self.side
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the conversation went on, yet its ids do not go on from those of the parent."""
+        return self.fork in ("template", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +248,8 @@ class GroupInfo:
     """Number of trajectories, finished and rewarded, that make it ready; at least 1."""
     channel: str = "default"
     """Whom it is collected for; a consumer leases from one channel, or from all. A training run uses its own name."""
+    deadline: float | None = None
+    """Unix time in seconds by which its trajectories should have ended; None: whenever they do."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
@@ -221,6 +257,8 @@ class GroupInfo:
         _require_name("GroupInfo", "id", self.id)
         _require_name("GroupInfo", "channel", self.channel)
         _require_time("GroupInfo", self.created_at)
+        if self.deadline is not None:
+            _require_time("GroupInfo", self.deadline)
         if self.size < 1:
             raise InvalidRecord(f"GroupInfo.size must be at least 1, got {self.size}")
 
@@ -237,7 +275,7 @@ class TrajectoryInfo:
     agent: str = ""
     """Name of the agent or client that drives it."""
     source: str = "gateway"
-    """Where it came from: `gateway`, `rollout`, `eval`, `import`."""
+    """Where it came from: `gateway`, `rollout`, `eval`, `import`, `events`."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
@@ -256,13 +294,15 @@ class Annotation:
     target: Literal["step", "trajectory"]
     target_id: str
     kind: AnnotationKind
-    """`reward`: `value` is a reward part called `name`; `end`: the trajectory is over, `name` says how."""
+    """`reward`: `value` is a reward part called `name`; `end`: the trajectory is over, `name` says how; `feedback`:
+    what a person thinks of it; `event`: what happened around it in a live product."""
     name: str = "reward"
-    """Reward: name of the part (parts are summed). End: `terminated`, `truncated` or `failed`."""
+    """Reward: name of the part (parts are summed). End: `terminated`, `truncated` or `failed`. Feedback: `thumbs`,
+    `score`, `edit` or `comment`. Event: its type, e.g. `user_turn`."""
     value: float | None = None
-    """Reward: the part's value, finite. End: None."""
+    """Reward: the part's value. Feedback: 1 or -1 for thumbs, the score for a score. Always finite; otherwise None."""
     text: str = ""
-    """A person's or a program's explanation, e.g. why the trajectory failed."""
+    """Words that go with it: an explanation, a comment, an edited answer, a turn's content."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
@@ -273,8 +313,10 @@ class Annotation:
         _require_choice("Annotation", "target", self.target, ("step", "trajectory"))
         _require_choice("Annotation", "kind", self.kind, get_args(AnnotationKind))
         _require_time("Annotation", self.created_at)
-        if self.kind == "reward" and (self.value is None or not abs(self.value) <= _LARGEST_REWARD):
-            raise InvalidRecord(f"a reward must be a finite number of at most {_LARGEST_REWARD:g}, got {self.value}")
+        if (self.kind == "reward" or self.value is not None) and not _finite(self.value):
+            raise InvalidRecord(
+                f"a {self.kind} must be a finite number of at most {_LARGEST_REWARD:g}, got {self.value}"
+            )
         if self.kind == "end":
             _require_choice("Annotation", "name", self.name, get_args(End))
             if self.target != "trajectory":
@@ -334,6 +376,8 @@ class Trajectory:
     """`open`, or how it ended."""
     why: str = ""
     """What was said about the end: the error of a failed trajectory, say."""
+    annotations: tuple[Annotation, ...] = ()
+    """Feedback and events, of the trajectory and of its steps, in the order in which they arrived."""
 
     @property
     def complete(self) -> bool:

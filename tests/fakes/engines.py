@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stepwell.engines.base import Chunk, Generation
 from stepwell.errors import EngineError
 from stepwell.rendering.renderer import Renderer
+from stepwell.types import TokenSource
 
 
 @dataclass
@@ -23,6 +24,8 @@ class ScriptedEngine:
     model: str = "tiny"
     context_length: int = 4096
     policy_version: int = 3
+    token_source: TokenSource = "engine"
+    well: bool = True
     fail_after: int | None = None
     """Raise EngineError after so many tokens."""
     wait_after: int | None = None
@@ -33,6 +36,9 @@ class ScriptedEngine:
     requests: list[Generation] = field(default_factory=list)
     sampled: int = 0
     cancelled: int = 0
+
+    async def healthy(self) -> bool:
+        return self.well
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         reply = self.replies[min(len(self.requests), len(self.replies) - 1)]

@@ -1,5 +1,6 @@
 """A real HTTP server on loopback for the length of a test."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -32,3 +33,10 @@ def wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
+
+
+def free_port() -> int:
+    """A port of loopback on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

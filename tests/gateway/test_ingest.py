@@ -3,13 +3,15 @@
 import dataclasses
 import json
 
+import msgpack
 import pytest
 from starlette.testclient import TestClient
 
+from stepwell.client.pool import PoolClient
 from stepwell.errors import Conflict, InvalidRequest, NotFound, PoolError
 from stepwell.gateway.app import create_app
-from stepwell.gateway.wire import EndWire, GroupWire, RewardWire, SamplingWire, StepWire, TrajectoryWire, step_json
-from stepwell.pool.client import PoolClient
+from stepwell.gateway.ingest.views import step_json
+from stepwell.gateway.ingest.wire import EndWire, GroupWire, RewardWire, SamplingWire, StepWire, TrajectoryWire
 from stepwell.types import Annotation, GroupInfo, Sampling, Step, TrajectoryInfo, UpdateInfo
 from tests.fakes.engines import ScriptedEngine
 
@@ -92,6 +94,102 @@ def test_a_single_step_that_is_refused_is_an_error(http, change, status):
     response = http.post("/v1/steps", json={**STEP, **change})
     assert response.status_code == status
     assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_batch_in_msgpack_is_the_same_as_in_json(http, pool, wrap):
+    body = {"steps": [STEP]} if wrap else STEP
+    headers = {"content-type": "application/msgpack"}
+    response = http.post("/v1/steps", content=msgpack.packb(body), headers=headers)
+    again = http.post("/v1/steps", json=body)
+    assert [answer.json()["results"][0]["status"] for answer in (response, again)] == ["stored", "duplicate"]
+    assert pool.step("s0").logprobs.tolist() == [-0.5]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb(STEP)[:-1],
+        msgpack.packb(STEP) + b"x",
+        b"\x91" * 5000,
+        msgpack.packb({1: 2}),
+        msgpack.packb({"steps": [7], "id": "\ud800"}, unicode_errors="surrogatepass"),
+        msgpack.packb(msgpack.ExtType(5, b"x")),
+        msgpack.packb(float("nan")),
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+def test_what_is_no_msgpack_is_400(http, body):
+    response = http.post("/v1/steps", content=body, headers={"content-type": "application/x-msgpack; v=1"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["groups", "trajectories", "steps", "rewards", "feedback", "events"])
+def test_what_stands_beside_a_list_of_items_is_refused_not_dropped(http, pool, kind):
+    response = http.post(f"/v1/{kind}", json={kind: [], "trajectory_id": "t1"})
+    assert response.status_code == 400
+    assert "'trajectory_id' stands beside" in response.json()["error"]["message"]
+
+
+def test_log_probabilities_above_zero_are_refused_but_for_rounding(http, pool):
+    response = http.post("/v1/steps", json={**STEP, "logprobs": [0.5]})
+    assert response.status_code == 400
+    assert "at most 0" in response.json()["error"]["message"]
+    assert http.post("/v1/steps", json={**STEP, "logprobs": [5e-5]}).status_code == 200
+    assert pool.step("s0").logprobs[0] > 0
+
+
+@pytest.mark.parametrize("ids", ["prompt_ids", "response_ids"])
+def test_ids_of_the_served_model_must_be_in_its_vocabulary(http, renderer, ids):
+    last = {**STEP, "model": "tiny", ids: [renderer.vocabulary_size - 1]}
+    over = {**last, "id": "s1", "index": 1, ids: [renderer.vocabulary_size]}
+    assert http.post("/v1/steps", json=last).status_code == 200
+    response = http.post("/v1/steps", json=over)
+    assert (response.status_code, "vocabulary of 'tiny'" in response.json()["error"]["message"]) == (400, True)
+    assert http.post("/v1/steps", json={**over, "model": "theirs"}).status_code == 200
+
+
+def test_a_session_is_opened_once_and_says_how_to_call_in_it(http, pool):
+    order = {"trajectory_id": "run-1", "task_id": "7", "agent": "mine"}
+    first, again = (http.post("/v1/sessions", json=order).json() for _ in range(2))
+    assert (
+        first
+        == again
+        == {
+            "trajectory_id": "run-1",
+            "api_key": "sw-run-1",
+            "openai_base_url": "http://testserver/t/run-1/v1",
+            "anthropic_base_url": "http://testserver/t/run-1",
+        }
+    )
+    assert (pool.trajectory("run-1").info.task_id, pool.trajectory("run-1").info.agent) == ("7", "mine")
+    assert http.post("/v1/sessions", json={**order, "task_id": "8"}).status_code == 409
+    assert http.post("/v1/sessions", json={}).json()["trajectory_id"].startswith("traj-")
+
+
+@pytest.mark.parametrize("name", ["a/b", "-a", "a" * 201, "a b", "ä"])
+def test_a_session_needs_a_name_that_fits_in_a_url(http, name):
+    assert http.post("/v1/sessions", json={"trajectory_id": name}).status_code == 400
+
+
+def test_a_session_of_a_group_that_is_not_there_is_404(http):
+    assert http.post("/v1/sessions", json={"group_id": "nowhere"}).status_code == 404
+
+
+def test_a_call_goes_on_where_submitted_steps_ended(http, renderer, pool):
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+    http.post("/t/t1/v1/chat/completions", json=ask)
+    http.post("/v1/steps", json={**STEP, "index": 1})
+    assert http.post("/t/t1/v1/chat/completions", json=ask).status_code == 200
+    assert [step.index for step in pool.trajectory("t1").steps] == [0, 1, 2]
+
+
+def test_a_text_that_no_utf8_can_hold_is_read_back_all_the_same(http, pool):
+    pool.put(Step(**{**STEP, "request": "\ud800"}))
+    assert http.get("/v1/trajectories/t1").json()["steps"][0]["request"] == "\ud800"
 
 
 @pytest.mark.parametrize("value", ["NaN", '"NaN"', "Infinity", "1e999"])

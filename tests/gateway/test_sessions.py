@@ -41,8 +41,136 @@ def test_the_key_names_the_trajectory_too_and_the_path_wins(renderer, serve, cli
     assert [len(pool.trajectory(name).steps) for name in ("by-key", "by-path")] == [1, 1]
 
 
-def test_calls_without_a_name_are_trajectories_of_their_own(renderer, serve, client, pool):
+def test_a_call_without_a_name_continues_the_trajectory_whose_answer_it_brings_back(renderer, serve, client, pool):
     _talk(client(serve(ScriptedEngine(renderer))).chat.completions.create, 3)
+    (line,) = pool.trajectories()
+    first, second, third = pool.trajectory(line[1].info.id).steps
+    assert [step.parent_id for step in (first, second, third)] == ["", first.id, second.id]
+    assert [step.fork for step in (first, second, third)] == ["root", "", ""]
+
+
+def test_a_history_that_departs_after_an_answer_is_another_branch_of_its_trajectory(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer, ["a1", "a2", "b2"]))).chat.completions.create
+    history = _talk(create, 1)
+    _talk(create, 1, history)
+    create(model="tiny", messages=[*history, {"role": "user", "content": "something else"}])
+    (line,) = pool.trajectories()
+    first, second, third = pool.trajectory(line[1].info.id).steps
+    assert (second.parent_id, third.parent_id, third.fork) == (first.id, first.id, "")
+
+
+def test_conversations_that_share_nothing_but_the_question_are_trajectories_of_their_own(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer))).chat.completions.create
+    system = {"role": "system", "content": "Be brief."}
+    histories = [_talk(create, 1, [system]) for _ in range(3)]  # the same question, and the same answer
+    for history in histories:
+        _talk(create, 1, history)
+    assert sorted(summary.steps for _, summary in pool.trajectories()) == [2, 2, 2]
+
+
+def test_another_key_never_continues_a_trajectory(renderer, serve, client, pool):
+    url = serve(ScriptedEngine(renderer))
+    history = _talk(client(url, key="one").chat.completions.create, 1)
+    _talk(client(url, key="two").chat.completions.create, 1, history)
+    assert pool.stats().trajectories == 2
+
+
+def test_a_client_that_changes_its_user_agent_goes_on_in_the_same_trajectory(renderer, serve, client, pool):
+    caller = client(serve(ScriptedEngine(renderer)))
+    history = _talk(caller.chat.completions.create, 1)
+    _talk(caller.with_options(default_headers={"user-agent": "another/1"}).chat.completions.create, 1, history)
+    ((_, summary),) = pool.trajectories()
+    assert summary.steps == 2
+
+
+def test_an_answer_that_comes_back_rewritten_is_a_fork_by_the_client(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer, ["call it"]))).chat.completions.create
+    create(model="tiny", messages=[USER])
+    create(model="tiny", messages=[USER, {"role": "assistant", "content": "call it</code> and more"}, USER])
+    (line,) = pool.trajectories()
+    first, second = pool.trajectory(line[1].info.id).steps
+    assert (second.parent_id, second.fork) == (first.id, "client")
+    assert "call it</code> and more" in renderer.decode(second.prompt_ids)
+
+
+def test_an_answer_that_the_agent_leaves_out_still_belongs_to_the_trajectory(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer))).chat.completions.create
+    create(model="tiny", messages=[USER])
+    create(model="tiny", messages=[USER, {"role": "user", "content": "That was no command."}])
+    assert [summary.steps for _, summary in pool.trajectories()] == [2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-stepwell-trajectory", "x-claude-code-session-id", "session-id", "x-session-id", "x-openclaw-session-key"],
+)
+def test_headers_name_the_trajectory(renderer, serve, client, pool, name):
+    sdk = client(serve(ScriptedEngine(renderer))).with_options(default_headers={name: "s-1"})
+    for _ in range(2):
+        sdk.chat.completions.create(model="tiny", messages=[USER])
+    assert len(pool.trajectory("s-1").steps) == 2
+
+
+def test_a_session_id_of_the_clients_own_making_is_never_refused(renderer, serve, client, pool):
+    sdk = client(serve(ScriptedEngine(renderer))).with_options(default_headers={"x-session-id": "agent/main?task"})
+    for _ in range(2):
+        sdk.chat.completions.create(model="tiny", messages=[USER])
+    assert [summary.steps for _, summary in pool.trajectories()] == [2]
+
+
+def test_a_title_call_is_kept_apart_from_the_main_line(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer)), path="t1").chat.completions.create
+    _talk(create, 1)
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "title", "schema": schema}}
+    create(model="tiny", messages=[USER], response_format=form)
+    assert len(pool.trajectory("t1").steps) == 1
+    (side,) = pool.trajectory("t1~side").steps
+    assert (side.side, side.trainable) == ("title", False)
+
+
+def test_a_call_without_tools_about_something_else_is_beside_a_session_that_has_tools(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer)), path="t1").chat.completions.create
+    tool = {"type": "function", "function": {"name": "f"}}
+    create(model="tiny", messages=[USER], tools=[tool])
+    create(model="tiny", messages=[{"role": "user", "content": "Write a commit message."}])
+    assert [len(pool.trajectory(name).steps) for name in ("t1", "t1~side")] == [1, 1]
+    assert pool.trajectory("t1~side").steps[0].side == "other"
+
+
+def test_a_retry_of_a_call_whose_answer_was_lost_gets_the_same_answer_and_makes_no_step(renderer, serve, client, pool):
+    engine = ScriptedEngine(renderer, ["first", "second"])
+    create = client(serve(engine), path="t1").chat.completions.create
+    first = create(model="tiny", messages=[USER])
+    again = create(model="tiny", messages=[USER], extra_headers={"x-stainless-retry-count": "1"})
+    assert (again.id, again.choices, again.usage.completion_tokens) == (
+        first.id,
+        first.choices,
+        first.usage.completion_tokens,
+    )
+    streamed = create(model="tiny", messages=[USER], stream=True, extra_headers={"idempotency-key": "k"})
+    list(streamed)
+    other = create(model="tiny", messages=[USER], stream=True, extra_headers={"idempotency-key": "k"})
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in other) == "second"
+    assert len(pool.trajectory("t1").steps) == 2
+
+
+def test_the_same_call_after_a_failure_is_a_retry_in_the_same_trajectory(renderer, serve, client, pool):
+    engine = ScriptedEngine(renderer, ["abcdef"], fail_after=2)
+    create = client(serve(engine)).chat.completions.create
+    with pytest.raises(openai.InternalServerError):
+        create(model="tiny", messages=[USER])
+    engine.fail_after = None
+    create(model="tiny", messages=[USER])
+    (line,) = pool.trajectories()
+    cut, whole = pool.trajectory(line[1].info.id).steps
+    assert (cut.finish_reason, cut.trainable, whole.finish_reason) == ("abort", False, "stop")
+
+
+def test_the_same_call_after_a_success_is_a_new_sample(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer))).chat.completions.create
+    for _ in range(3):
+        create(model="tiny", messages=[USER])
     assert (pool.stats().trajectories, pool.stats().steps) == (3, 3)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepwell.errors import Conflict, InvalidRecord, InvalidRequest, NotFound, StepwellError
 from stepwell.pool.base import Pool, Receipt
-from stepwell.types import Annotation, GroupInfo, Record, TrajectoryInfo, UpdateInfo
+from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import complete_trajectory, make_step, ready_group
 from tests.pool.conftest import FakeClock
 
@@ -281,6 +281,35 @@ class ReadLaws:
         first, lost, again = (UpdateInfo(run="a", policy_version=v, metrics=(("try", v),)) for v in (1, 2, 2))
         pool.put(first, lost, again)
         assert pool.updates() == [first, again]
+
+    def test_forks_are_counted_by_model_and_agent_for_steps_that_calls_made(self, pool: Pool) -> None:
+        pool.put(TrajectoryInfo(id="t", agent="a"))
+        kinds = [
+            ("", "", "chat"),
+            ("template", "", "chat"),
+            ("template", "", "chat"),
+            ("root", "title", "chat"),
+            ("", "", ""),
+        ]
+        for index, (fork, side, dialect) in enumerate(kinds):
+            step = Step(
+                trajectory_id="t",
+                index=index,
+                prompt_ids=[1],
+                response_ids=[],
+                logprobs=[],
+                model="m",
+                fork=fork,
+                side=side,
+                dialect=dialect,
+            )
+            pool.put(step)
+        counts = [(count.model, count.agent, count.fork, count.side, count.steps) for count in pool.forks()]
+        assert counts == [
+            ("m", "a", "", False, 1),
+            ("m", "a", "root", True, 1),
+            ("m", "a", "template", False, 2),
+        ]
 
 
 class LeaseLaws:

@@ -96,9 +96,12 @@ def test_what_is_missing_is_raised_for_main_to_print(path: Path, tmp_path: Path)
         ("not JSON", "not JSON"),
         ("[1]", "[1]"),
         ('{"content": null}', ""),
-        ('{"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}', "a\nb"),
-        ('{"content": "Hm.", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}', "Hm.\nadd({})"),
-        ('{"tool_calls": ["odd"]}', "odd"),
+        (
+            '{"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}',
+            'a\n{"type": "image"}\nb',
+        ),
+        ('{"content": "Hm.", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}', "Hm.\n→ add({})"),
+        ('{"tool_calls": ["odd"]}', '"odd"'),
     ],
 )
 def test_the_assistant_text_is_found_in_any_shape_of_message(response: str, text: str) -> None:

@@ -167,7 +167,7 @@ def test_a_pool_of_a_newer_version_is_refused(path: Path) -> None:
     connection.commit()
     connection.close()
     for read_only in (False, True):
-        with pytest.raises(PoolError, match=r"version 2.*upgrade Stepwell"):
+        with pytest.raises(PoolError, match=r"version 3.*upgrade Stepwell"):
             SQLitePool.open(path, read_only=read_only)
 
 

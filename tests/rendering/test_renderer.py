@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stepwell.errors import ConfigError, InvalidRequest
 from stepwell.rendering.messages import Message, Tool, ToolCall
+from stepwell.rendering.pieces import message_of
 from stepwell.rendering.renderer import Renderer
 from tests.fakes.models import CHATML, tiny_renderer, tiny_tokenizer, write_model_directory
 
@@ -71,31 +72,18 @@ def test_encoding_and_decoding_gives_the_text_back(text):
     assert RENDERER.decode(RENDERER.encode(text), skip_special=False) == text
 
 
+def test_long_text_has_the_ids_of_its_parts_joined():
+    part = "héllo <|im_end|>"
+    assert RENDERER.encode(part * 1000).tolist() == RENDERER.encode(part).tolist() * 1000
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        RENDERER.encode("a" * 10_000 + "\ud800")
+
+
 def test_special_tokens_are_left_out_of_what_is_decoded_unless_asked_for():
     ids = RENDERER.encode("hello<|im_end|>")
     assert RENDERER.decode(ids) == "hello"
     assert RENDERER.decode(ids, skip_special=False) == "hello<|im_end|>"
-    assert RENDERER.raw_answer(ids) == "hello"
-
-
-@given(st.lists(st.integers(0, tiny_tokenizer().get_vocab_size() - 1), max_size=30))
-def test_pieces_of_any_tokens_concatenate_to_the_decoding_of_all(ids):
-    decoder = RENDERER.decoder()
-    pieces = [decoder.feed([i]) for i in ids]
-    assert "".join([*pieces, decoder.finish()]) == RENDERER.decode(ids)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")))
-def test_no_piece_of_valid_text_ends_inside_a_character(text):
-    decoder = RENDERER.decoder()
-    pieces = [decoder.feed([int(i)]) for i in RENDERER.encode(text)]
-    assert "\ufffd" not in "".join(pieces)
-    assert decoder.finish() == ""
-
-
-def test_a_character_appears_with_its_last_token():
-    decoder = RENDERER.decoder()
-    assert [decoder.feed([int(i)]) for i in RENDERER.encode("a€")] == ["a", "", "", "€"]
+    assert RENDERER.decoder().feed([int(i) for i in ids]) == "hello"
 
 
 def test_end_of_turn_ids_come_from_generation_config_and_tokenizer(tmp_path):
@@ -121,7 +109,7 @@ def test_a_directory_without_tokenizer_or_template_is_refused_by_name(tmp_path):
 
 
 def test_an_unknown_tool_format_is_refused_with_the_ones_that_exist():
-    with pytest.raises(ConfigError, match="hermes, line"):
+    with pytest.raises(ConfigError, match=r"hermes, .*, line"):
         tiny_renderer("xml")
 
 
@@ -144,3 +132,109 @@ def test_a_template_cannot_reach_the_interpreter():
 def test_a_lone_surrogate_is_an_invalid_request():
     with pytest.raises(InvalidRequest, match="Unicode"):
         tiny_renderer(template=CHATML).render([Message(role="user", content="\ud800")])
+
+
+# What chat templates do that matters to us, each as short as it gets.
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content and loop.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content | trim }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+OPENING = CHATML.replace("assistant\n", "assistant\n<think>\n") + "{# </think> #}"
+SPLITTING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+    "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+ANSWER = Message(role="assistant", content=" Paris. ", reasoning="Easy.")
+TURNS = (Message(role="user", content="?"), ANSWER)
+
+
+def _read(renderer, text, prompt_end="", tools=()):
+    parser = renderer.parser(tools, prompt_end)
+    return message_of([*parser.feed(text), *parser.finish()])
+
+
+def test_a_template_gets_reasoning_and_decides_what_becomes_of_it():
+    renderer = tiny_renderer(template=THINKING)
+    assert "<think>\nEasy.\n</think>\n\nParis.<|im_end|>" in renderer.text(TURNS)
+    assert "Easy." not in renderer.text((*TURNS, TURNS[0]))
+
+
+def test_a_template_that_knows_reasoning_only_inside_the_content_gets_it_there():
+    keeping = tiny_renderer(template=CHATML + "{# </think> #}")
+    assert "<think>\nEasy.\n</think>\n\n Paris. <|im_end|>" in keeping.text(TURNS)
+    assert "Easy." not in tiny_renderer(template=SPLITTING).text(TURNS)
+
+
+def test_a_model_that_does_not_reason_is_not_shown_reasoning_and_keeps_the_marks_that_it_writes():
+    assert "Easy." not in RENDERER.text(TURNS)
+    assert _read(RENDERER, "<think>a</think>b").content == "<think>a</think>b"
+
+
+def test_options_are_variables_of_the_template_but_change_nothing_that_is_fixed():
+    renderer = tiny_renderer(template=THINKING)
+    assert renderer.text(TURNS, (), {"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
+    assert renderer.text(TURNS, (), {"messages": [], "unknown": 1, "eos_token": "x"}) == renderer.text(TURNS)
+
+
+def test_reasoning_that_the_prompt_begins_is_parsed_without_its_opening_mark():
+    renderer = tiny_renderer(template=OPENING)
+    prompt = renderer.text(TURNS)
+    assert prompt.endswith("<think>\n")
+    answer = _read(renderer, "Easy.\n</think>\n\nParis.", prompt)
+    assert (answer.reasoning, answer.content) == ("Easy.", "Paris.")
+    assert _read(renderer, "Easy.").content == "Easy."
+
+
+def test_what_a_template_writes_of_an_answer_parses_back_to_it():
+    renderer = tiny_renderer(template=THINKING)
+    before, after = renderer.text(TURNS[:1]), renderer.text(TURNS)
+    answer = _read(renderer, after[len(before) : after.index("<|im_end|>", len(before))])
+    assert (answer.reasoning, answer.content) == ("Easy.", "Paris.")
+
+
+def test_a_forced_call_follows_reasoning_that_the_prompt_began():
+    renderer = tiny_renderer(template=OPENING)
+    prompt = renderer.text(TURNS)
+    forced = renderer.forced([TOOL], "search", prompt)
+    assert forced.prefix == "\n</think>\n\n<tool_call>\n"
+    answer = _read(renderer, forced.prefix + '{"name": "search", "arguments": {}}', prompt, [TOOL])
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("search", "{}")]
+    assert renderer.forced([TOOL]).prefix == "<tool_call>\n"
+
+
+def test_a_tool_that_was_not_offered_cannot_be_forced():
+    with pytest.raises(InvalidRequest, match="'find' cannot be called"):
+        RENDERER.forced([TOOL], "find")
+
+
+def test_the_tool_format_is_the_templates_unless_another_is_asked_for():
+    template = CHATML + "{# <tool_call><function= #}"
+    assert tiny_renderer(template=template).tool_format == "qwen_xml"
+    assert tiny_renderer("line", template).tool_format == "line"
+    assert RENDERER.tool_format == "hermes"
+
+
+def test_special_tokens_that_mark_calls_are_part_of_a_reply_and_others_are_not():
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens(["<|python_tag|>", "<|eom_id|>"])
+    renderer = Renderer(tokenizer, CHATML, special_tokens={}, eos_ids=[])
+    text = '<|python_tag|>{"name": "search", "parameters": {}}<|eom_id|><|im_end|>'
+    decoded = renderer.decoder().feed([int(i) for i in renderer.encode(text)])
+    assert decoded == text.removesuffix("<|eom_id|><|im_end|>")
+    (call,) = _read(renderer, decoded, tools=[TOOL]).tool_calls
+    assert (call.name, call.arguments) == ("search", "{}")
+
+
+def test_a_templates_own_place_for_tools_is_used_unless_the_format_is_line():
+    call = ToolCall(id="1", name="search", arguments='{"q": 1}')
+    messages = (*CONVERSATION, Message(role="assistant", tool_calls=(call,)))
+    assert 'search({"q": 1})' in tiny_renderer(template=NATIVE).text(messages, [TOOL])
+    assert "<tools>" not in tiny_renderer("line", NATIVE).text(messages, [TOOL])
+    assert "# Tools" in RENDERER.text(messages, [TOOL])
+
+
+def test_a_tokens_own_bytes_are_known():
+    ids = RENDERER.encode("a€<|im_end|>")
+    assert b"".join(RENDERER.token_bytes(int(i)) for i in ids) == "a€<|im_end|>".encode()

@@ -106,7 +106,7 @@ async def test_an_engine_that_fails_is_asked_again_and_then_an_engine_error(conn
 
 async def test_a_request_that_the_gateway_refuses_is_an_invalid_request(connect: Connect, pool: SQLitePool) -> None:
     agent = connect(engine())
-    with pytest.raises(InvalidRequest, match="at least 1"):
+    with pytest.raises(InvalidRequest, match="at least one message"):
         await agent.act("traj-1", (), ())
     with pytest.raises(InvalidRequest, match="not served here"):
         await connect(engine(), model="another").act("traj-1", ASK, ())

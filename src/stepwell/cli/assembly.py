@@ -18,9 +18,11 @@ from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
 from stepwell.config import component_config
 from stepwell.engines.base import Engine
+from stepwell.engines.constraint import ConstraintCompiler
 from stepwell.engines.local import LocalEngine
 from stepwell.errors import ConfigError
 from stepwell.gateway.app import create_app
+from stepwell.gateway.keys import KeyRing
 from stepwell.policy.builtin import resolve_model
 from stepwell.policy.model import Policy
 from stepwell.pool.base import Pool
@@ -78,14 +80,18 @@ def serve_policy(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    keys: KeyRing | None = None,
     watch: Callable[[Engine], Engine] | None = None,
 ) -> Iterator[Served]:
     """The policy behind a gateway on a thread of this process, with the dashboard on the same port where installed."""
-    engine = LocalEngine(policy, eos_ids=sorted(renderer.eos_ids), max_batch=recipe.max_batch, seed=recipe.seed)
+    eos_ids = sorted(renderer.eos_ids)
+    tokenizer = resolve_model(recipe.policy.model, recipe.seed) / "tokenizer.json"
+    constraints = ConstraintCompiler(tokenizer, vocabulary_size=policy.vocabulary_size, eos_ids=eos_ids)
+    engine = LocalEngine(policy, eos_ids=eos_ids, max_batch=recipe.max_batch, seed=recipe.seed, constraints=constraints)
     try:
-        app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway)
+        app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway, keys)
         mount_dashboard(app, pool, {policy.name: renderer.decode})
-        with served(app, host, port) as url:
+        with served(app, host, port, recipe.gateway.drain_seconds) as url:
             yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)
     finally:
         engine.close()

@@ -27,7 +27,7 @@ from stepwell.errors import NotFound
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import TaskSet
 from stepwell.trainer.collate import MicroBatch
-from stepwell.types import UpdateInfo
+from stepwell.types import TokenSource, UpdateInfo
 
 LANGUAGE_MODEL: Final = "searchqa_smollm2"
 SMALL: Final = "lookup"
@@ -100,6 +100,13 @@ class _Watched:
     @property
     def context_length(self) -> int:
         return self.engine.context_length
+
+    @property
+    def token_source(self) -> TokenSource:
+        return self.engine.token_source
+
+    async def healthy(self) -> bool:
+        return await self.engine.healthy()
 
     @property
     def policy_version(self) -> int:

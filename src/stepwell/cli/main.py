@@ -25,6 +25,8 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "train": "stepwell train lookup learner.lr=3e-4",
     "dashboard": "stepwell dashboard runs/latest",
     "pool": "stepwell pool ls",
+    "drift": "stepwell drift --pool runs/serve.sqlite",
+    "keys": "stepwell keys create --name laptop --scope agent",
     "doctor": "stepwell doctor",
 }
 """Each command, the module `stepwell.cli.<name>` with a function or a Typer `app` in it, and how it is typed."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -16,6 +16,7 @@ from rich.text import Text
 from stepwell.errors import NotFound
 from stepwell.pool.base import PoolStats, TrajectorySummary
 from stepwell.pool.store import SQLitePool
+from stepwell.rendering.wire import displayed
 from stepwell.types import Group, Step, Trajectory
 
 app = typer.Typer(
@@ -60,6 +61,8 @@ def show(
         _print_json(dataclasses.asdict(found))
     elif isinstance(found, Trajectory):
         Console().print(_trajectory(found))
+        if found.annotations:
+            Console().print(_notes(found))
     elif isinstance(found, Group):
         Console().print(_group(found))
     else:
@@ -133,6 +136,16 @@ def _trajectory(trajectory: Trajectory) -> Table:
     return table
 
 
+def _notes(trajectory: Trajectory) -> Table:
+    """What people said of it and what happened around it."""
+    indices = {step.id: str(step.index) for step in trajectory.steps}
+    table = _table("step", "kind", "name", "value", "text")
+    for note in trajectory.annotations:
+        place = indices.get(note.target_id, "") if note.target == "step" else ""
+        _add(table, place, note.kind, note.name, _reward(note.value), note.text)
+    return table
+
+
 def _group(group: Group) -> Table:
     table = _table("trajectory", "status", "reward", "steps")
     complete = sum(trajectory.complete for trajectory in group.trajectories)
@@ -169,27 +182,12 @@ def _counts(counts: PoolStats) -> Table:
 
 
 def assistant_text(step: Step) -> str:
-    """What the assistant said in a step, its tool calls as `name(arguments)`; empty if no message was recorded."""
+    """What the assistant said in a step, its tool calls as `→ name(arguments)`; empty if no message was recorded."""
     try:
         message = json.loads(step.response) if step.response else {}
     except (json.JSONDecodeError, RecursionError):
         return step.response
-    if not isinstance(message, dict):
-        return step.response
-    calls = [_call(call) for call in message.get("tool_calls") or ()]
-    return "\n".join(filter(None, [_content(message.get("content")), *calls]))
-
-
-def _call(call: Any) -> str:
-    function = call.get("function") if isinstance(call, dict) else None
-    return f"{function.get('name')}({function.get('arguments')})" if isinstance(function, dict) else str(call)
-
-
-def _content(content: Any) -> str:
-    """Text of a message: a string, or a list of parts with `text`."""
-    if isinstance(content, list):
-        return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
-    return "" if content is None else str(content)
+    return displayed(message) if isinstance(message, dict) else step.response
 
 
 def _reward(reward: float | None) -> str:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from stepwell.cli.parts import build_tasks
 from stepwell.cli.progress import Display
+from stepwell.client.pool import PoolClient
 from stepwell.config import Config, load_config
 from stepwell.errors import EngineError
-from stepwell.pool.client import PoolClient
 from stepwell.rollout.agent import ChatAgent, ChatAgentConfig
 from stepwell.rollout.group import Collector
 from stepwell.rollout.run import Ending, RolloutConfig

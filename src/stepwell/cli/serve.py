@@ -1,60 +1,153 @@
 """`stepwell serve`: a model at a URL, every step recorded."""
 
+import asyncio
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
-from stepwell.cli.assembly import load_policy, serve_policy
 from stepwell.cli.config import RecipeConfig
-from stepwell.cli.parts import POOL_FILE, open_pool
-from stepwell.cli.serving import wait_for_interrupt
-from stepwell.cli.training import read_recipe
-from stepwell.config import load_config
+from stepwell.cli.logs import LogFormat, set_up
+from stepwell.cli.parts import POOL_FILE, mount_dashboard, open_pool
+from stepwell.cli.serving import served, wait_for_interrupt
+from stepwell.config import component_config, load_config
+from stepwell.engines import ENGINES
+from stepwell.engines.base import Engine
+from stepwell.engines.served import ServedConfig, Syntax
 from stepwell.errors import InvalidRequest
-from stepwell.policy.weights import load_newest
+from stepwell.gateway.app import create_app
+from stepwell.gateway.keys import KeyRing
+from stepwell.rendering.renderer import Renderer
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_POOL: Final = Path("runs/serve.sqlite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where calls come in and steps go."""
+
+    pool: Path | None
+    keys: KeyRing | None
+    host: str
+    port: int
 
 
 def serve(
-    model: Annotated[str | None, typer.Option(help="Built-in model or checkpoint directory.")] = None,
+    model: Annotated[str | None, typer.Option(help="Built-in model or checkpoint directory, sampled here.")] = None,
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Serve the newest version of this run instead.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help=f"What samples: local, or a server at --url: {', '.join(ENGINES)}.")
+    ] = "local",
+    url: Annotated[
+        list[str] | None, typer.Option(help="Base URL of the engine's server. Repeat for replicas of one model.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --url: directory with the model's tokenizer and template.")
     ] = None,
     pool: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where steps go; default: the run's, or runs/serve.sqlite.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. There are no access keys yet: keep it on loopback.")
-    ] = "127.0.0.1",
-    tool_format: Annotated[str | None, typer.Option(help="How tool calls are written: hermes or line.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. Beyond loopback --keys is needed.")] = "127.0.0.1",
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Let in only who has a key of this file: `stepwell keys`.")
+    ] = None,
+    tool_format: Annotated[
+        str | None, typer.Option(help="How tool calls are written, if the chat template does not tell: hermes, …")
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines are written: text or json.")] = "text",
+    log_level: Annotated[str, typer.Option(help="debug, info (a line per call), warning or error.")] = "warning",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the recipe.")
     ] = None,
 ) -> None:
-    """Serve a model to any OpenAI client and record every step. Ctrl-C ends it; nothing acknowledged is lost."""
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        raise InvalidRequest(f"refusing to listen on {host}: there are no access keys yet, so only loopback is served")
-    recipe = _recipe(model, run, tool_format, overrides or [])
-    policy, renderer = load_policy(recipe)
-    if run is not None:
-        load_newest(run / "checkpoints", policy)
-    path = pool or (run / POOL_FILE if run else Path("runs/serve.sqlite"))
-    with open_pool(path) as opened, serve_policy(recipe, policy, renderer, opened, host=host, port=port) as served:
-        console = Console()
-        console.print(f"model      {policy.name}, version {policy.version}")
-        console.print(f"base URL   {served.url}/v1   (or {served.url}/t/TRAJECTORY/v1)")
-        console.print(f"dashboard  {served.url}/")
-        console.print(f"pool       {path}")
-        wait_for_interrupt()
+    """Serve a model to any client of OpenAI's or Anthropic's APIs and record every step.
+
+    Ctrl-C ends it; calls under way are answered first, and nothing acknowledged is lost.
+    """
+    set_up(log_format, log_level)
+    place = _Place(pool=pool, keys=_keys(host, keys), host=host, port=port)
+    settings = [] if tool_format is None else [f"tool_format={tool_format}"]
+    settings += overrides or []
+    if engine == "local":
+        if url:
+            raise InvalidRequest(f"--url needs an engine that has a server: --engine {' or '.join(ENGINES)}")
+        _serve_local(model, run, settings, place)
+    elif model is not None or run is not None:
+        raise InvalidRequest("--model and --run are for the local engine; a server has its model, give --tokenizer")
+    else:
+        _serve_upstream(engine, url or [], tokenizer, settings, place)
 
 
-def _recipe(model: str | None, run: Path | None, tool_format: str | None, overrides: list[str]) -> RecipeConfig:
+def _keys(host: str, file: Path | None) -> KeyRing | None:
+    if file is None and host not in _LOOPBACK:
+        raise InvalidRequest(
+            f"refusing to listen on {host} without keys: make one with `stepwell keys create` and give --keys FILE"
+        )
+    ring = KeyRing.open(file) if file else None
+    if ring is not None and not ring.keys:
+        raise InvalidRequest(f"there is no key in {file}: make one with `stepwell keys create --file {file}`")
+    return ring
+
+
+def _tool_format(tool_format: str | None) -> list[str]:
+    return [] if tool_format is None else [f"tool_format={tool_format}"]
+
+
+def _serve_local(model: str | None, run: Path | None, settings: list[str], place: _Place) -> None:
+    # torch comes with these, and a gateway in front of a server needs none
+    from stepwell.cli.assembly import load_policy, serve_policy  # noqa: PLC0415
+    from stepwell.cli.training import read_recipe  # noqa: PLC0415
+    from stepwell.policy.weights import load_newest  # noqa: PLC0415
+
     if run is not None and model is not None:
         raise InvalidRequest("give either --model or --run")
     if model is not None:
-        overrides = [f"policy.model={model}", *overrides]
-    if tool_format is not None:
-        overrides = [f"tool_format={tool_format}", *overrides]
-    return read_recipe(run, overrides) if run else load_config(RecipeConfig, None, overrides)
+        settings = [f"policy.model={model}", *settings]
+    recipe = read_recipe(run, settings) if run else load_config(RecipeConfig, None, settings)
+    policy, renderer = load_policy(recipe)
+    if run is not None:
+        load_newest(run / "checkpoints", policy)
+    path = place.pool or (run / POOL_FILE if run else _POOL)
+    with (
+        open_pool(path) as opened,
+        serve_policy(recipe, policy, renderer, opened, host=place.host, port=place.port, keys=place.keys) as serving,
+    ):
+        _announce(f"{policy.name}, version {policy.version}", serving.url, path)
+
+
+def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings: list[str], place: _Place) -> None:
+    if not urls or tokenizer is None:
+        raise InvalidRequest(f"--engine {kind} needs --url and --tokenizer")
+    recipe = load_config(RecipeConfig, None, settings)
+    renderer = Renderer.from_directory(tokenizer, recipe.tool_format)
+    section = {**recipe.engine, "use": kind, "urls": urls}
+    if key := os.environ.get("STEPWELL_UPSTREAM_KEY"):
+        section["api_key"] = key
+    engine = asyncio.run(_connected(section, renderer))
+    path = place.pool or _POOL
+    with open_pool(path) as opened:
+        app = create_app(engine, renderer, opened, recipe.gateway, place.keys)
+        mount_dashboard(app, opened, {engine.model: renderer.decode})
+        with served(app, place.host, place.port, recipe.gateway.drain_seconds) as address:
+            _announce(f"{engine.model}, at {', '.join(urls)}", address, path)
+
+
+async def _connected(section: dict[str, Any], renderer: Renderer) -> Engine:
+    config = component_config(ENGINES, ServedConfig, section)
+    return await config.connect(renderer, Syntax(renderer.write_calls, renderer.thinking_marks))
+
+
+def _announce(model: str, address: str, pool: Path) -> None:
+    console = Console()
+    console.print(f"model      {model}")
+    console.print(f"base URL   {address}/v1   (or {address}/t/TRAJECTORY/v1; Anthropic's clients: without /v1)")
+    console.print(f"dashboard  {address}/")
+    console.print(f"pool       {pool}")
+    wait_for_interrupt()

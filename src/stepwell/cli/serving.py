@@ -14,14 +14,14 @@ from stepwell.errors import InvalidRequest
 
 
 @contextmanager
-def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve `app`; gives its URL. Port 0 takes a free one.
+def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0, drain_seconds: float = 5.0) -> Iterator[str]:
+    """Serve `app`; gives its URL. Port 0 takes a free one. At the end, calls under way get `drain_seconds`.
 
     Raises:
         InvalidRequest: the port is taken, or the server did not come up.
     """
     listener = _listen(host, port)
-    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=round(drain_seconds))
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="stepwell-gateway", daemon=True)
     thread.start()

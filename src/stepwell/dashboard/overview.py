@@ -1,5 +1,6 @@
 """The first page: how much was collected, what it taught, and the newest trajectories."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +26,18 @@ _COLUMNS: Final[list[dict[str, Any]]] = [
     {"name": "tokens", "label": "Tokens", "field": "tokens"},
     {"name": "version", "label": "Version", "field": "version"},
     {"name": "opened", "label": "Opened (UTC)", "field": "opened"},
+]
+
+_FIDELITY_COLUMNS: Final[list[dict[str, Any]]] = [
+    {"name": "model", "label": "Model", "field": "model", "align": "left"},
+    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
+    {"name": "steps", "label": "Steps", "field": "steps"},
+    {"name": "extended", "label": "Extended", "field": "extended"},
+    {"name": "client", "label": "Forked by the client", "field": "client"},
+    {"name": "template", "label": "By the template", "field": "template"},
+    {"name": "tokenizer", "label": "By the tokenizer", "field": "tokenizer"},
+    {"name": "side", "label": "Side calls", "field": "side"},
+    {"name": "drift", "label": "Drift", "field": "drift"},
 ]
 
 # Vue templates: `{{ }}` and `:href` escape what they are given.
@@ -61,6 +74,9 @@ class OverviewView:
             with ui.card().classes("w-full") as self._curve_card:
                 ui.label("Mean reward of each update").classes("font-medium")
                 self._chart = ui.echart(_chart([])).classes("w-full h-64")
+            with ui.card().classes("w-full") as self._fidelity_card:
+                ui.label("Do prompts go on from what was sampled?").classes("font-medium")
+                self._fidelity = ui.table(rows=[], columns=_FIDELITY_COLUMNS).props("flat dense").classes("w-full")
             with ui.card().classes("w-full") as self._table_card:
                 self._count = ui.label().classes("font-medium")
                 self._table = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense").classes("w-full")
@@ -79,6 +95,8 @@ class OverviewView:
         self._chart.options.clear()
         self._chart.options.update(_chart([_series(curve) for curve in overview.curves]))
         self._chart.update()
+        self._fidelity_card.set_visibility(bool(overview.fidelity))
+        self._fidelity.rows = [{**asdict(line), "drift": f"{line.drift:.1%}"} for line in overview.fidelity]
         more = stats.trajectories > NEWEST
         self._count.text = f"The newest {NEWEST} of {stats.trajectories:,} trajectories" if more else "Trajectories"
         self._table.rows = [_row(summary) for summary in overview.newest]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
+from stepwell.pool.fidelity import Fidelity, fidelity
+from stepwell.rendering.wire import displayed
 from stepwell.types import Step, Trajectory, UpdateInfo
 
 NEWEST: Final = 50
@@ -31,6 +33,8 @@ class Overview:
     curves: tuple[Curve, ...]
     newest: tuple[TrajectorySummary, ...]
     """At most `NEWEST`, newest first."""
+    fidelity: tuple[Fidelity, ...]
+    """Drift, per model and agent that called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class StepView:
 def read_overview(pool: Pool) -> Overview:
     """Counts, curves and the newest trajectories."""
     newest = tuple(summary for _, summary in pool.trajectories(limit=NEWEST))
-    return Overview(stats=pool.stats(), curves=_curves(pool.updates()), newest=newest)
+    lines = tuple(fidelity(pool.forks()))
+    return Overview(stats=pool.stats(), curves=_curves(pool.updates()), newest=newest, fidelity=lines)
 
 
 def read_steps(trajectory: Trajectory) -> list[StepView]:
@@ -98,10 +103,15 @@ def _request_turns(request: str) -> tuple[Turn, ...]:
     if not request:
         return ()
     shape = _parse(request)
-    messages = shape.get("messages") if isinstance(shape, dict) else None
+    messages = (shape.get("messages") or shape.get("input")) if isinstance(shape, dict) else None
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list):
         return (Turn("request", request),)
-    return tuple(_turn(message) for message in messages)
+    # Some APIs have the system's words beside the messages.
+    head = shape.get("system") or shape.get("instructions")
+    system = [{"role": "system", "content": head}] if head else []
+    return tuple(_turn(message) for message in [*system, *messages])
 
 
 def _answer(response: str) -> Turn | None:
@@ -119,33 +129,6 @@ def _parse(text: str) -> Any:
 
 
 def _turn(message: Any) -> Turn:
-    if not isinstance(message, dict):
-        return Turn("message", _plain(message))
-    calls = message.get("tool_calls")
-    parts = [_plain(message.get("content")), *map(_call, calls if isinstance(calls, list) else [])]
-    return Turn(str(message.get("role", "message")), "\n".join(part for part in parts if part))
-
-
-def _plain(content: Any) -> str:
-    """Text of a content field: a string, null, or a list of blocks; anything else as JSON."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "\n".join(
-            block["text"] if isinstance(block, dict) and isinstance(block.get("text"), str) else _plain_json(block)
-            for block in content
-        )
-    return _plain_json(content)
-
-
-def _plain_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _call(call: Any) -> str:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return _plain_json(call)
-    return f"→ {function.get('name')}({_plain(function.get('arguments'))})"
+    fields = message if isinstance(message, dict) else {}
+    text = displayed(message) or ("" if "content" in fields else json.dumps(message, ensure_ascii=False))
+    return Turn(str(fields.get("role") or fields.get("type") or "message"), text)

@@ -4,7 +4,16 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stepwell.types import FinishReason, Ids, Sampling
+from stepwell.rendering.messages import Message, Tool
+from stepwell.types import FinishReason, Ids, Sampling, TokenSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What the prompt was rendered from, for engines that take no token ids."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +23,18 @@ class Generation:
     prompt_ids: Ids
     """int32 [P], P >= 1."""
     sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    """Texts after which the rest is not wanted. The caller cuts by itself; an engine that knows them saves work."""
+    top_logprobs: int = 0
+    """How many of the likeliest tokens to report at each position."""
+    json_schema: str = ""
+    """JSON text of a schema: only tokens that keep the response a JSON value that meets it are candidates. Empty: all
+    are. `{}` is any JSON value."""
+    session: str = ""
+    """Generations of one session share prefixes: engines with several replicas keep them together."""
+    stream: bool = True
+    """Whether anyone looks before the end; if not, an engine may answer in one chunk."""
+    conversation: Conversation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +50,19 @@ class Chunk:
     the tokens before stay as the older weights made them."""
     finish_reason: FinishReason | None = None
     """Set on the last chunk only."""
+    more: bool = False
+    """The next chunk is there already and follows without a wait: both may be shown together."""
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token, if asked for: (id, log-probability) of the likeliest ones, best first."""
 
 
 class Engine(Protocol):
     """Samples completions of token sequences, many at once.
 
     Laws (tests/engines/laws.py): every stream ends with exactly one chunk that has a finish_reason; the number of
-    tokens is at most `sampling.max_tokens`; log-probabilities are those of the model at that policy version; closing
-    the stream early cancels the work; requests that cannot fit raise `ContextOverflow` before the first chunk.
+    tokens is at most `sampling.max_tokens` (with `token_source` `text`, by the upstream's count); log-probabilities are
+    those of the model at that policy version; closing the stream early cancels the work; requests that cannot fit raise
+    `ContextOverflow` before the first chunk.
     """
 
     @property
@@ -54,11 +80,22 @@ class Engine(Protocol):
         """Version of the weights that would sample the next token."""
         ...
 
+    @property
+    def token_source(self) -> TokenSource:
+        """`engine` if ids and log-probabilities are the sampler's own; `text` if they were made from text afterwards,
+        with 0 in place of every log-probability."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether it could serve a request now. Never raises."""
+        ...
+
     def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream one completion; closing the generator early cancels the work.
 
         Raises:
-            InvalidRequest: the prompt is empty, or has an id outside the vocabulary; the temperature is next to 0.
+            InvalidRequest: the prompt is empty, or has an id outside the vocabulary; the temperature is next to 0; it
+                asks for something that this engine cannot honour.
             ContextOverflow: the prompt leaves no room for a single token.
             EngineError: sampling failed.
         """

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from stepwell.engines.base import Chunk, Generation
+from stepwell.engines.constraint import Constraint, ConstraintCompiler
+from stepwell.engines.sampling import Pick, Wish, sample
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
 from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
 from stepwell.policy.model import Policy
-from stepwell.types import FinishReason, Ids, Sampling
+from stepwell.types import FinishReason, Ids, TokenSource
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +39,12 @@ class _Request:
     """One completion under way. Touched by the engine's thread only, except for `cancelled`."""
 
     prompt: Ids
-    sampling: Sampling
+    wish: Wish
     room: int
     """Tokens it may sample before its context or `max_tokens` is full."""
     loop: asyncio.AbstractEventLoop
     queue: "asyncio.Queue[Chunk | EngineError]"
-    generator: torch.Generator | None
+    constraint: Constraint | None
     sampled: list[int] = field(default_factory=list)
     slot: int = -1
     cancelled: bool = False
@@ -51,9 +53,26 @@ class _Request:
 class LocalEngine:
     """Samples from a `Policy` in a thread of its own; meets `stepwell.engines.base.Engine`."""
 
-    def __init__(self, policy: Policy, *, eos_ids: Sequence[int], max_batch: int = 64, seed: int = 0) -> None:
-        """`eos_ids` end a response; `max_batch` requests run at once, the others wait their turn."""
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        eos_ids: Sequence[int],
+        max_batch: int = 64,
+        seed: int = 0,
+        constraints: ConstraintCompiler | None = None,
+    ) -> None:
+        """Start sampling from `policy`.
+
+        Args:
+            policy: The model; may be updated while the engine runs.
+            eos_ids: Tokens that end a response.
+            max_batch: How many requests run at once; the others wait their turn.
+            seed: Of the random stream of all requests that bring no seed.
+            constraints: Made for this model's tokenizer; without it, requests with a JSON schema are refused.
+        """
         self._policy = policy
+        self._constraints = constraints
         self._eos = frozenset(eos_ids)
         self._slots = KVSlots(max_batch)
         self._slots_version = policy.version
@@ -85,6 +104,15 @@ class LocalEngine:
         """Version of the weights that would sample the next token."""
         return self._policy.version
 
+    @property
+    def token_source(self) -> TokenSource:
+        """Ids and log-probabilities are the sampler's own."""
+        return "engine"
+
+    async def healthy(self) -> bool:
+        """Whether its thread samples."""
+        return not self._closed and self._thread.is_alive()
+
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream one completion, a chunk per token (see the protocol)."""
         self._refuse_impossible(request)
@@ -93,14 +121,13 @@ class LocalEngine:
             raise ContextOverflow(
                 f"the prompt has {len(request.prompt_ids)} tokens; this model's context holds {self.context_length}"
             )
-        seed = request.sampling.seed
         work = _Request(
             prompt=request.prompt_ids,
-            sampling=request.sampling,
+            wish=_wish(request, self._policy.vocabulary_size),
             room=room,
             loop=asyncio.get_running_loop(),
             queue=asyncio.Queue(),
-            generator=None if seed is None else torch.Generator().manual_seed(seed),
+            constraint=await self._constraint(request.json_schema),
         )
         self._submit(work)
         try:
@@ -121,6 +148,13 @@ class LocalEngine:
             raise InvalidRequest(f"a prompt needs at least one token, all of them in 0..{words - 1}")
         if 0 < request.sampling.temperature < _COLDEST:
             raise InvalidRequest(f"temperature must be 0, which is greedy, or at least {_COLDEST}")
+
+    async def _constraint(self, json_schema: str) -> Constraint | None:
+        if not json_schema:
+            return None
+        if self._constraints is None:
+            raise InvalidRequest("this engine was made without a tokenizer, so it cannot hold a response to a schema")
+        return await asyncio.to_thread(self._constraints.compile, json_schema)
 
     def close(self) -> None:
         """Stop sampling; requests under way end with an EngineError."""
@@ -169,27 +203,38 @@ class LocalEngine:
             self._slots.forget(busy=[work.slot for work in self._running])
             self._slots_version = version
         self._admit()
+        self._constrain()
         if not self._running:
             return
         segments = [self._segment(work) for work in self._running]
-        token_ids, logprobs = _sample(self._forward(segments), self._running, self._generator)
-        chunks = [
-            (
-                work,
-                Chunk(
-                    token_ids=(token,),
-                    logprobs=(logprob,),
-                    policy_version=version,
-                    finish_reason=self._take(work, token),
-                ),
-            )
-            for work, token, logprob in zip(self._running, token_ids, logprobs, strict=True)
-        ]
+        picks = sample(self._forward(segments), [work.wish for work in self._running], self._generator)
+        chunks = [(work, self._chunk(work, pick, version)) for work, pick in zip(self._running, picks, strict=True)]
         self._retire([work for work, chunk in chunks if chunk.finish_reason])
         _deliver(chunks)
 
+    def _chunk(self, work: _Request, pick: Pick, version: int) -> Chunk:
+        return Chunk(
+            token_ids=(pick.token,),
+            logprobs=(pick.logprob,),
+            policy_version=version,
+            finish_reason=self._take(work, pick.token),
+            top=(pick.top,) if work.wish.top else (),
+        )
+
     def _drop_cancelled(self) -> None:
         self._retire([work for work in self._running if work.cancelled])
+
+    def _constrain(self) -> None:
+        """Work out the candidates of the constrained requests; one that has none fails alone."""
+        failed: list[tuple[_Request, EngineError]] = []
+        for work in self._running:
+            if work.constraint is not None:
+                try:
+                    work.wish.allowed = torch.from_numpy(work.constraint.allowed())
+                except EngineError as error:
+                    failed.append((work, error))
+        self._retire([work for work, _ in failed])
+        _deliver(failed)
 
     def _retire(self, done: Sequence[_Request]) -> None:
         for work in done:
@@ -240,9 +285,17 @@ class LocalEngine:
 
     def _take(self, work: _Request, token: int) -> FinishReason | None:
         work.sampled.append(token)
+        if work.constraint is not None:
+            work.constraint.advance(token)
         if token in self._eos:
             return "stop"
         return "length" if len(work.sampled) >= work.room else None
+
+
+def _wish(request: Generation, vocabulary_size: int) -> Wish:
+    seed = request.sampling.seed
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return Wish(request.sampling, generator, top=min(request.top_logprobs, vocabulary_size))
 
 
 def _waits(work: _Request, held: int, starting: Sequence[_Request]) -> bool:
@@ -269,29 +322,3 @@ def _deliver(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
 def _enqueue(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
     for work, chunk in chunks:
         work.queue.put_nowait(chunk)
-
-
-def _sample(logits_nw: Tensor, requests: Sequence[_Request], shared: torch.Generator) -> tuple[list[int], list[float]]:
-    """One token per row with its log-probability after temperature and before truncation."""
-    scale = torch.tensor([work.sampling.scale for work in requests])
-    logp = (logits_nw / scale[:, None]).log_softmax(-1)
-    tokens = torch.multinomial(logp.exp(), 1, generator=shared).squeeze(1)
-    for row, work in enumerate(requests):
-        sampling = work.sampling
-        if sampling.temperature == 0:
-            tokens[row] = logp[row].argmax()
-        elif work.generator is not None or sampling.top_k or sampling.top_p < 1:
-            kept = _truncate(logp[row], sampling.top_k, sampling.top_p)
-            tokens[row] = torch.multinomial(kept, 1, generator=work.generator or shared).squeeze()
-    chosen = logp.gather(1, tokens[:, None]).squeeze(1)
-    return tokens.tolist(), chosen.tolist()
-
-
-def _truncate(logp_w: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Probabilities [W] with everything outside the top k and outside the nucleus of mass `top_p` set to 0."""
-    p, order = logp_w.exp().sort(descending=True)
-    outside = p.cumsum(0) - p >= top_p  # the token that crosses the threshold stays in
-    outside[0] = False  # and so does the likeliest, however small a threshold
-    if top_k:
-        outside[top_k:] = True
-    return torch.zeros_like(p).scatter(0, order, p.masked_fill(outside, 0.0))

@@ -1,158 +1,163 @@
 """The gateway as a web application: routes, and errors in one shape. Everything it needs is handed in."""
 
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from itertools import product
 from typing import Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from stepwell.engines.base import Engine
-from stepwell.errors import EngineError, StepwellError
+from stepwell.errors import InvalidRequest, StepwellError
+from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services, logged, problem_response
 from stepwell.gateway.config import GatewayConfig
-from stepwell.gateway.dialects.base import Answer, ChatCall, Dialect, Event, Started, StreamWriter
-from stepwell.gateway.dialects.chat import ChatDialect
+from stepwell.gateway.dialects import DIALECTS
+from stepwell.gateway.dialects.models import model_entry, model_json, models_json
+from stepwell.gateway.embeddings import EmbeddingsEndpoint
 from stepwell.gateway.exchange import Exchange
+from stepwell.gateway.gate import Gate
+from stepwell.gateway.guard import Guard
 from stepwell.gateway.ingest import Ingest
-from stepwell.gateway.problems import Problem, UnknownModel, problem_of
-from stepwell.gateway.sessions import Sessions, caller_of
-from stepwell.gateway.transport import (
-    CLIENT_CLOSED,
-    ClientGone,
-    EventStream,
-    problem_response,
-    read_json,
-    unless_gone,
-)
+from stepwell.gateway.ingest.context import Context
+from stepwell.gateway.keys import KeyRing
+from stepwell.gateway.observe import Meters
+from stepwell.gateway.openapi import documented
+from stepwell.gateway.operations import Operations
+from stepwell.gateway.problems import Problem, problem_json
+from stepwell.gateway.recall import Recall
+from stepwell.gateway.sessions import Sessions
 from stepwell.pool.base import Pool
 from stepwell.rendering.renderer import Renderer
 
-_log: Final = logging.getLogger(__name__)
-
-DIALECTS: Final[tuple[Dialect, ...]] = (ChatDialect(),)
-
 # Clients differ in whether they add /v1 to the base URL, and some add it to one that has it.
-_BASES: Final = ["".join(parts) for parts in product(("", "/t/{trajectory}"), ("", "/v1", "/v1/v1"))]
+_BASES: Final = [start + end for start, end in product(("", "/t/{trajectory}"), ("/v1", "", "/v1/v1"))]
 
 
-def create_app(engine: Engine, renderer: Renderer, pool: Pool, config: GatewayConfig | None = None) -> FastAPI:
+def create_app(
+    engine: Engine, renderer: Renderer, pool: Pool, config: GatewayConfig | None = None, keys: KeyRing | None = None
+) -> FastAPI:
     """The gateway in front of `engine`, recording into `pool`; it closes neither.
 
-    Routes: each dialect's path, below `/`, `/v1` and `/t/{trajectory}/v1`; the pool's routes of `Ingest`; `/v1/models`;
-    `/health`.
+    Args:
+        engine: Samples.
+        renderer: Of the engine's model.
+        pool: Where every step goes.
+        config: Settings; None for the defaults.
+        keys: Who may do what; None lets everybody do everything, which is for loopback only.
+
+    Routes: each dialect's path, below `/`, `/v1` and `/t/{trajectory}/v1`; those of `Ingest` and of `Operations`.
     """
     config = config or GatewayConfig()
-    sessions = Sessions(pool, renderer, config.max_sessions)
-    exchange = Exchange(engine, renderer, pool, sessions, config)
-    app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url=None)
-    for base, dialect in product(_BASES, DIALECTS):
-        route = _chat_route(exchange, dialect, config.max_body_bytes)
-        app.add_api_route(base + dialect.path, route, methods=["POST"])
-    _add_information(app, engine)
-    app.include_router(Ingest(pool, sessions, config.max_body_bytes).router())
+    recall = Recall(pool, {dialect.name: dialect for dialect in DIALECTS})
+    sessions = Sessions(pool, renderer, recall, config.max_sessions)
+    gate = Gate(config.max_calls, config.pause_seconds)
+    meters = Meters(engine, gate)
+    exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored)
+    app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, config=config))
+    _add_models(app, exchange, engine)
+    context = Context(pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size)
+    app.include_router(Ingest(context, sessions, config, keys).router())
+    app.include_router(Operations(engine, pool, gate, meters).router())
+    app.openapi = documented(app)  # type: ignore[method-assign]  # the framework's own way to replace it
     app.add_exception_handler(StepwellError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_error)
+    app.add_middleware(Guard, keys=keys)
+    if config.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(_LastResort)
     return app
 
 
-def _add_information(app: FastAPI, engine: Engine) -> None:
-    entry = {"id": engine.model, "object": "model", "created": 0, "owned_by": "stepwell"}
-
-    async def models() -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [entry]})
-
-    async def model(name: str) -> JSONResponse:
-        if name != engine.model:
-            raise UnknownModel(f"the model {name!r} is not served here; use {engine.model!r}")
-        return JSONResponse(entry)
-
-    async def health() -> JSONResponse:
-        return JSONResponse({"status": "ok", "model": engine.model, "policy_version": engine.policy_version})
-
+def _add_calls(app: FastAPI, services: Services) -> None:
+    # Plain ASGI endpoints: what a framework does around a function costs more than all that is done here.
+    routes = app.router.routes
+    for base, dialect in product(_BASES, DIALECTS):
+        routes.append(Route(base + dialect.path, CallEndpoint(services, dialect), methods=["POST"]))
     for base in _BASES:
-        app.add_api_route(f"{base}/models", models, methods=["GET"])
-        app.add_api_route(f"{base}/models/{{name:path}}", model, methods=["GET"])
-    app.add_api_route("/health", health, methods=["GET"])
+        routes.append(Route(f"{base}/messages/count_tokens", CountEndpoint(services), methods=["POST"]))
+        routes.append(Route(f"{base}/embeddings", EmbeddingsEndpoint(services.config), methods=["POST"]))
+        routes.append(WebSocketRoute(f"{base}/responses", _no_websocket))
 
 
-def _chat_route(exchange: Exchange, dialect: Dialect, max_body_bytes: int) -> Callable[[Request], Awaitable[Response]]:
-    async def chat(request: Request) -> Response:
-        call = dialect.parse(await read_json(request, max_body_bytes))
-        events = exchange.play(call, caller_of(request))
+def _add_models(app: FastAPI, exchange: Exchange, engine: Engine) -> None:
+    async def models(request: Request) -> Response:  # noqa: ARG001 - Starlette's signature
+        return _json(models_json([model_entry(engine.model, engine.context_length)]))
+
+    async def model(request: Request) -> Response:
+        exchange.check_model(request.path_params["name"])
+        return _json(model_json(model_entry(engine.model, engine.context_length)))
+
+    async def hello(request: Request) -> Response:  # noqa: ARG001 - clients probe the base URL before they begin
+        return Response(status_code=200)
+
+    routes = app.router.routes
+    for base in _BASES:
+        routes.append(Route(f"{base}/models", models, methods=["GET"]))
+        routes.append(Route(f"{base}/models/{{name:path}}", model, methods=["GET"]))
+        routes.append(Route(f"{base}/api/hello", hello, methods=["GET"]))
+        routes.append(Route(base or "/", hello, methods=["HEAD"]))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+async def _no_websocket(websocket: WebSocket) -> None:
+    """Tell a client that it has to use HTTP, in the way that makes it do so."""
+    if "websocket.http.response" in websocket.scope.get("extensions", {}):
+        await websocket.send_denial_response(Response(status_code=426, headers={"upgrade": "HTTP/1.1"}))
+    else:
+        await websocket.close(code=1002)
+
+
+class _LastResort:
+    """An error that nobody knows becomes an answer here, so that the connection lives on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         try:
-            if call.stream:
-                return await _streamed(dialect, call, events, request)
-            answer = await unless_gone(request.receive, _drain(events))
-        except ClientGone:
-            return Response(status_code=CLIENT_CLOSED)
-        step = answer.step
-        headers = _headers(step.id, step.trajectory_id, step.policy_version_max)
-        return Response(dialect.answer(call, answer), headers=headers, media_type="application/json")
-
-    return chat
-
-
-async def _drain(events: AsyncGenerator[Event, None]) -> Answer:
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, Answer):
-                return event
-    raise EngineError("the engine ended without an answer; try again")
-
-
-async def _streamed(
-    dialect: Dialect, call: ChatCall, events: AsyncGenerator[Event, None], request: Request
-) -> Response:
-    # Errors before the first token still have a status of their own, so the headers wait for it.
-    started = await unless_gone(request.receive, _first(events))
-    headers = _headers(started.step_id, started.trajectory_id, started.policy_version)
-    return EventStream(_written(dialect.writer(call, started), events), headers)
-
-
-async def _first(events: AsyncGenerator[Event, None]) -> Started:
-    async for event in events:
-        if isinstance(event, Started):
-            return event
-    raise EngineError("the engine ended without a token; try again")
-
-
-async def _written(writer: StreamWriter, events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(events):
-        try:
-            yield writer.start()
-            async for event in events:
-                if isinstance(event, Answer):
-                    yield writer.end(event)
-                elif not isinstance(event, Started):
-                    yield writer.delta(event)
-        except Exception as error:  # the status is sent already, so the error goes into the stream
-            yield writer.error(_logged(error, "a stream"))
-
-
-def _headers(step_id: str, trajectory_id: str, policy_version: int) -> dict[str, str]:
-    return {
-        "x-stepwell-step": step_id,
-        "x-stepwell-trajectory": trajectory_id,
-        "x-stepwell-policy-version": str(policy_version),
-    }
-
-
-def _logged(error: Exception, what: str) -> Problem:
-    problem = problem_of(error)
-    if problem.status >= 500:
-        _log.error("%s failed", what, exc_info=error)
-    return problem
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            problem = logged(error, f"{scope['method']} {scope['path']}")
+            if started:
+                raise
+            await problem_response(problem, problem_json(problem))(scope, receive, send)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    return problem_response(_logged(error, f"{request.method} {request.url.path}"))
+    problem = logged(error, f"{request.method} {request.url.path}")
+    return problem_response(problem, problem_json(problem))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    return await _on_error(request, InvalidRequest(f"{place or 'body'}: {first['msg']}"))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {error.detail if isinstance(error, HTTPException) else error}"
-    return problem_response(Problem(status=status, type="invalid_request_error", code="no_such_route", message=message))
+    problem = Problem(status=status, type="invalid_request_error", code="no_such_route", message=message)
+    return problem_response(problem, problem_json(problem))

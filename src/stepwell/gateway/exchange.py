@@ -1,96 +1,223 @@
 """One call: messages become a prompt, the engine samples, the step is stored, and only then is the answer complete."""
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final
 
-from stepwell.engines.base import Engine, Generation
-from stepwell.errors import ContextOverflow
+import numpy as np
+
+from stepwell.engines.base import Conversation, Engine, Generation
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
+from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
-from stepwell.gateway.dialects.base import ChatCall, Event
+from stepwell.gateway.dialects.base import Answer, AnswerEnd, ChatCall, Delta, Event, Started
 from stepwell.gateway.problems import UnknownModel
-from stepwell.gateway.reply import Draft
-from stepwell.gateway.sessions import Caller, Session, Sessions
+from stepwell.gateway.recall import Recall
+from stepwell.gateway.reply import Draft, Prompt, Source
+from stepwell.gateway.retries import Attempt, Attempts
+from stepwell.gateway.sessions import Session, Sessions, side_of
 from stepwell.pool.base import Pool
+from stepwell.rendering.bridge import Asked, Bridged, bridge, bridge_ids, bridge_text, seen
+from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.renderer import Renderer
+from stepwell.rendering.wire import answer_from_json
 from stepwell.types import FinishReason, Record, Sampling, Step
 
-_log: Final = logging.getLogger(__name__)
+_LONG_TEXT: Final = 16_384
+"""Characters of a conversation from which on it is rendered in a thread, so that streams are not held up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """A call in its place: everything that its choices share."""
+
+    call: ChatCall
+    caller: Caller
+    asked: Asked
+    session: Session
 
 
 class Exchange:
     """Plays calls against one engine and records them in one pool."""
 
     def __init__(
-        self, engine: Engine, renderer: Renderer, pool: Pool, sessions: Sessions, config: GatewayConfig
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        pool: Pool,
+        sessions: Sessions,
+        recall: Recall,
+        config: GatewayConfig,
+        stored: Callable[[Step, int], None] = lambda _step, _cached: None,
     ) -> None:
-        """Join the parts; nothing starts until `play`."""
+        """Join the parts; nothing starts until `play`. `stored` hears of each step, with its reused prompt tokens."""
         self._engine = engine
         self._renderer = renderer
         self._pool = pool
         self._sessions = sessions
+        self._recall = recall
         self._config = config
+        self._stored = stored
+        self._attempts = Attempts()
 
     async def play(self, call: ChatCall, caller: Caller) -> AsyncGenerator[Event, None]:
-        """Yield one Started, any number of Delta, and one Answer, whose step is durable by then.
+        """Yield, for each choice, one Started, any number of Delta, and one Answer, whose step is durable by then.
 
         Closing the generator or cancelling its task stops the engine. Tokens sampled up to there, or up to an engine's
         failure, are stored as a step with finish_reason `abort`.
 
         Raises:
             UnknownModel: the call names another model than the engine's.
+            InvalidRequest: it refers to an answer that is not here, or asks for what cannot be honoured.
             ContextOverflow: the prompt leaves no room for an answer.
             Conflict: the trajectory has ended.
             EngineError: sampling failed.
             PoolError: the step could not be stored.
         """
-        if call.model != self._engine.model:
-            raise UnknownModel(f"the model {call.model!r} is not served here; use {self._engine.model!r}")
-        async with self._sessions.use(caller) as session:
-            draft = self._draft(call, session)
+        self.check_model(call.model)
+        asked = await self._recall.asked(call)
+        attempt, earlier = self._attempts.begin(call, caller)
+        if earlier is not None and earlier.step_ids:
+            attempt.step_ids = earlier.step_ids
+            for event in await asyncio.to_thread(self._replayed, earlier.step_ids):
+                yield event
+            return
+        again = earlier.trajectory_id if earlier else ""
+        async with self._sessions.use(caller, call, asked, again) as session:
+            turn = _Turn(call=call, caller=caller, asked=asked, session=session)
+            attempt.trajectory_id = session.info.id
             try:
-                async with aclosing(self._sample(draft)) as events:
+                async with aclosing(self._play(turn, attempt)) as events:
                     async for event in events:
                         yield event
-                finish_reason = draft.finish_reason
-            except BaseException:  # a closed generator and a cancelled task too: what was sampled is a fact
-                if draft.ids:
-                    await self._store(session, draft, "abort")
+            except BaseException:
+                attempt.failed = True
+                self._sessions.attempted(caller.scope, asked, session.info.id)
                 raise
-            yield draft.answer(await self._store(session, draft, finish_reason))
 
-    def _draft(self, call: ChatCall, session: Session) -> Draft:
-        bridged = session.prompt(self._renderer, call)
-        _log.debug("%s: %d of %d ids reused %s", session.info.id, bridged.reused, len(bridged.prompt_ids), bridged.fork)
-        room = self._engine.context_length - len(bridged.prompt_ids)
+    def check_model(self, model: str) -> None:
+        """Raise UnknownModel unless calls may name `model`."""
+        aliases = self._config.model_aliases
+        if model != self._engine.model and model not in aliases and "*" not in aliases:
+            raise UnknownModel(f"the model {model!r} is not served here; use {self._engine.model!r}")
+
+    async def count(self, call: ChatCall) -> int:
+        """Tokens of the prompt that a call would have, in a trajectory of its own. Raises as `play`."""
+        self.check_model(call.model)
+        asked = await self._recall.asked(call)
+        text = await asyncio.to_thread(self._renderer.text, asked.messages, asked.tools, asked.options)
+        return len(await asyncio.to_thread(self._renderer.encode, text))
+
+    async def _play(self, turn: _Turn, attempt: Attempt) -> AsyncGenerator[Event, None]:
+        drafts = await self._drafts(turn)
+        step_ids = tuple(draft.step_id for draft in drafts)
+        streams = [self._choice(turn, draft, step_ids) for draft in drafts]
+        async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as events:
+            async for event in events:
+                yield event
+        attempt.step_ids = step_ids
+
+    async def _drafts(self, turn: _Turn) -> list[Draft]:
+        prompt = await self._prompt(turn)
+        generation = self._generation(turn, prompt)
+        source = Source(model=self._engine.model, token_source=self._engine.token_source)
+        seed = turn.call.seed
+        drafts = []
+        for choice in range(turn.call.choices):
+            # The same seed for each choice would give the same answer that many times.
+            shifted = None if seed is None else (seed + choice) % 2**63
+            own = replace(generation, sampling=replace(generation.sampling, seed=shifted)) if choice else generation
+            drafts.append(Draft(self._renderer, turn.call, own, prompt, choice, source))
+        return drafts
+
+    async def _prompt(self, turn: _Turn) -> Prompt:
+        size = sum(len(message.content) for message in turn.asked.messages)
+        bridged = await asyncio.to_thread(self._bridged, turn) if size > _LONG_TEXT else self._bridged(turn)
+        choice = turn.call.tool_choice
+        if turn.call.json_schema and turn.call.tools and not choice.forced:
+            raise InvalidRequest(
+                "a response format and tools that may be called exclude each other here, because an answer that is "
+                "kept to a schema cannot be a call; leave the tools out, forbid them, or ask for the format by a tool"
+            )
+        side = side_of(turn.call, turn.session)
+        if not choice.forced:
+            return Prompt(bridged=bridged, json_schema=turn.call.json_schema, side=side)
+        forced = self._renderer.forced(turn.call.tools, choice.name, bridged.text)
+        begun = self._renderer.encode(forced.prefix)
+        whole = replace(
+            bridged, prompt_ids=np.concatenate([bridged.prompt_ids, begun]), text=bridged.text + forced.prefix
+        )
+        return Prompt(
+            bridged=whole, prefill=forced.prefix, prefill_ids=len(begun), json_schema=forced.json_schema, side=side
+        )
+
+    def _bridged(self, turn: _Turn) -> Bridged:
+        prompt, memory = turn.call.prompt, turn.session.memory
+        if prompt is None:
+            return bridge(self._renderer, memory, turn.asked)
+        if isinstance(prompt, str):
+            return bridge_text(self._renderer, memory, prompt)
+        return bridge_ids(self._renderer, memory, np.array(prompt, np.int32))
+
+    def _generation(self, turn: _Turn, prompt: Prompt) -> Generation:
+        call, ids = turn.call, prompt.bridged.prompt_ids
+        room = self._engine.context_length - len(ids)
+        if not len(ids):
+            raise InvalidRequest("the prompt is empty; the model needs at least one token to go on from")
         if room < 1:
             raise ContextOverflow(
-                f"the conversation has {len(bridged.prompt_ids)} tokens, but the model's context holds "
+                f"the conversation has {len(ids)} tokens, but the model's context holds "
                 f"{self._engine.context_length}, answer included; shorten it"
             )
         sampling = Sampling(
             temperature=call.temperature,
             top_p=call.top_p,
+            top_k=call.top_k,
             seed=call.seed,
             max_tokens=min(room, call.max_tokens or self._config.default_max_tokens),
+            constrained=bool(prompt.json_schema),
         )
-        generation = Generation(prompt_ids=bridged.prompt_ids, sampling=sampling)
-        return Draft(self._renderer, call, generation, trajectory_id=session.info.id, model=self._engine.model)
+        return Generation(
+            prompt_ids=ids,
+            sampling=sampling,
+            stop=call.stop,
+            top_logprobs=call.top_logprobs,
+            json_schema=prompt.json_schema,
+            session=turn.session.info.id,
+            stream=call.stream,
+            conversation=Conversation(messages=turn.asked.messages, tools=turn.asked.tools),
+        )
 
-    async def _sample(self, draft: Draft) -> AsyncGenerator[Event, None]:
-        # Closing the stream early cancels the engine's work, by the Engine protocol; so what it returns can be closed.
-        stream = self._engine.generate(draft.generation)
-        async with aclosing(stream) as chunks:
-            async for chunk in chunks:
-                for event in draft.take(chunk):
-                    yield event
-                if draft.stopped:
-                    return
+    async def _choice(self, turn: _Turn, draft: Draft, step_ids: tuple[str, ...]) -> AsyncGenerator[Event, None]:
+        started = False
+        try:
+            # Closing the stream early cancels the engine's work, by the Engine protocol.
+            async with aclosing(self._engine.generate(draft.generation)) as chunks:
+                async for chunk in chunks:
+                    if not started:
+                        started = True
+                        yield _started(turn, draft, step_ids, chunk.policy_version)
+                    delta = draft.take(chunk)
+                    if delta is not None:
+                        yield delta
+                    if draft.stopped:
+                        break
+            finish_reason = draft.finish_reason
+        except BaseException:  # a closed generator and a cancelled task too: what was sampled is a fact
+            if draft.ids:
+                draft.finish()
+                await self._store(turn, draft, "abort")
+            raise
+        rest = draft.finish()
+        if rest is not None:
+            yield rest
+        yield draft.answer(await self._store(turn, draft, finish_reason))
 
-    async def _store(self, session: Session, draft: Draft, finish_reason: FinishReason) -> Step:
-        step = draft.step(session.take_index(), finish_reason)
+    async def _store(self, turn: _Turn, draft: Draft, finish_reason: FinishReason) -> Step:
+        session = turn.session
+        step = draft.step(session.take_index(), session.info.id, finish_reason)
         records: list[Record] = [step] if session.opened else [session.info, step]
         session.appends += 1
         try:
@@ -104,5 +231,73 @@ class Exchange:
         finally:
             session.appends -= 1
         session.opened = True
-        session.remember(self._renderer, step, draft.message)
+        prompt = draft.prompt
+        self._stored(step, prompt.bridged.reused)
+        known = seen(
+            self._renderer, step.id, turn.asked, prompt.bridged, step.response_ids, draft.message, prompt.prefill
+        )
+        self._sessions.remember(session, turn.caller.scope, known)
         return step
+
+    def _replayed(self, step_ids: Sequence[str]) -> list[Event]:
+        """The answer that is stored already, once more."""
+        events: list[Event] = []
+        for choice, step_id in enumerate(step_ids):
+            step = self._pool.step(step_id)
+            message = answer_from_json(step.response)
+            if message is None:
+                raise EngineError(f"the answer {step_id!r} cannot be read back")
+            start = Started(
+                choice=choice,
+                step_ids=tuple(step_ids),
+                trajectory_id=step.trajectory_id,
+                policy_version=step.policy_version_max,
+                prompt_tokens=len(step.prompt_ids),
+                cached_tokens=0,
+            )
+            end: AnswerEnd = "length" if step.finish_reason == "length" else "stop"
+            end = "tool_calls" if message.tool_calls and end == "stop" else end
+            answer = Answer(choice=choice, step=step, message=message, end=end)
+            events += [start, Delta(choice=choice, pieces=tuple(pieces_of(message))), answer]
+        return events
+
+
+def _started(turn: _Turn, draft: Draft, step_ids: tuple[str, ...], policy_version: int) -> Started:
+    return Started(
+        choice=draft.choice,
+        step_ids=step_ids,
+        trajectory_id=turn.session.info.id,
+        policy_version=policy_version,
+        prompt_tokens=len(draft.generation.prompt_ids),
+        cached_tokens=draft.prompt.bridged.reused,
+    )
+
+
+async def _merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
+    """The events of several streams as they come. If one fails, the others are stopped and the failure is raised."""
+    queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+    tasks = [asyncio.ensure_future(_pump(stream, queue)) for stream in streams]
+    try:
+        running = len(tasks)
+        while running:
+            event = await queue.get()
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                running -= 1
+            else:
+                yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(stream: AsyncGenerator[Event, None], queue: asyncio.Queue[Event | BaseException | None]) -> None:
+    try:
+        async with aclosing(stream):
+            async for event in stream:
+                queue.put_nowait(event)
+        queue.put_nowait(None)
+    except Exception as error:
+        queue.put_nowait(error)

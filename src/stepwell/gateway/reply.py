@@ -1,85 +1,124 @@
-"""An answer while it is sampled: tokens in, and out comes the text that is certain to be in the answer."""
+"""An answer while it is sampled: tokens in, and out come the pieces that are certain to be in the answer."""
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from stepwell.engines.base import Chunk, Generation
 from stepwell.errors import EngineError
-from stepwell.gateway.dialects.base import Answer, AnswerEnd, ChatCall, Delta, Event, Started, Token
-from stepwell.rendering.messages import Message, answer_to_json
+from stepwell.gateway.dialects.base import Answer, AnswerEnd, ChatCall, Delta, Token
+from stepwell.rendering.bridge import Bridged
+from stepwell.rendering.messages import Message
+from stepwell.rendering.pieces import CallClosed, Piece, ReasoningPiece, ReplyParser, TextPiece, message_of
 from stepwell.rendering.renderer import Renderer
-from stepwell.rendering.toolcalls import overlap
-from stepwell.types import FinishReason, Step, new_id
+from stepwell.rendering.wire import answer_to_json
+from stepwell.types import FinishReason, Floats, Ids, Side, Step, TokenSource, new_id
 
 
-class ReplyText:
-    """The text so far, cut at the first stop string, and how much of it may be sent.
+class StopFilter:
+    """Lets text through up to the first stop text; what may be the beginning of one is held back."""
 
-    A possible tool call and a possible stop string are held back until it is clear what they are.
-    """
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Look for `stops`; none lets everything through."""
+        self._stops = stops
+        self._held = ""
+        self.found = ""
+        """The stop text that was found; empty so far."""
 
-    def __init__(self, renderer: Renderer, call: ChatCall) -> None:
-        """Begin with no text."""
-        self._renderer = renderer
-        self._tools = call.tools
-        self._stop = call.stop
-        self._longest_stop = max(map(len, call.stop), default=0)
-        self._decoder = renderer.decoder()
-        self.text = ""
-        self.sent = 0
-        self.stopped = False
-
-    def feed(self, ids: Sequence[int]) -> str:
-        """The text that may be sent now that `ids` are sampled; often empty."""
-        self._append(self._decoder.feed(ids))
-        held = 0 if self.stopped else max((overlap(self.text, stop) for stop in self._stop), default=0)
-        sure = min(self._renderer.plain_length(self.text, self._tools), len(self.text) - held)
-        start, self.sent = self.sent, max(self.sent, sure)
-        return self.text[start : self.sent]
+    def feed(self, text: str) -> str:
+        """What is certainly before any stop text."""
+        if not self._stops:
+            return text
+        if self.found:
+            return ""
+        text = self._held + text
+        places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if places:
+            place, self.found = min(places)
+            self._held = ""
+            return text[:place]
+        held = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
     def finish(self) -> str:
-        """The whole text; nothing is fed after this."""
-        self._append(self._decoder.finish())
-        return self.text
+        """What was held back: no stop text comes any more."""
+        held, self._held = self._held, ""
+        return held
 
-    def _append(self, piece: str) -> None:
-        if not piece or self.stopped:
-            return
-        start = max(0, len(self.text) - self._longest_stop)
-        self.text += piece
-        found = [position for stop in self._stop if (position := self.text.find(stop, start)) >= 0]
-        if found:
-            self.text = self.text[: min(found)]
-            self.stopped = True
+
+class PlainParser:
+    """Everything is text: for prompts that are no conversation."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """See `ReplyParser`."""
+        return [TextPiece(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        """See `ReplyParser`."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the engine is asked to continue, and where it comes from."""
+
+    bridged: Bridged
+    prefill: str = ""
+    """The end of its text that already belongs to the answer."""
+    prefill_ids: int = 0
+    """How many ids that is."""
+    json_schema: str = ""
+    """What the engine must keep the response to; empty: nothing."""
+    side: Side = ""
+    """What the call is for, if it is beside the agent's work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Who answers."""
+
+    model: str
+    token_source: TokenSource
 
 
 class Draft:
-    """One answer in the making: the tokens sampled so far and the step and message that they become."""
+    """One choice of one answer in the making: the tokens sampled so far, and the step and message that they become."""
 
     def __init__(
-        self, renderer: Renderer, call: ChatCall, generation: Generation, *, trajectory_id: str, model: str
+        self, renderer: Renderer, call: ChatCall, generation: Generation, prompt: Prompt, choice: int, source: Source
     ) -> None:
         """Begin the answer to `call`, for which the engine is given `generation`."""
         self._renderer = renderer
         self._call = call
-        self._reply = ReplyText(renderer, call)
-        self._model = model
-        self._trajectory_id = trajectory_id
+        self._source = source
+        self._decoder = renderer.decoder()
+        self._stop = StopFilter(call.stop)
+        self._parser = _parser(renderer, call, prompt)
+        self._pieces: list[Piece] = []
         self._arrived = time.perf_counter()
         self._latency = 0.0
         self._logprobs: list[float] = []
+        self._tops: list[tuple[tuple[int, float], ...]] = []
         self._versions: list[int] = []
         self._shown = 0  # tokens that a delta has carried
+        self._shown_pieces = 0
         self._finish: FinishReason | None = None
-        self.step_id = new_id("step")
+        self._called = False  # the one call that is allowed is complete
+        self._reasoning_tokens = 0
+        self.prompt = prompt
+        self.choice = choice
+        self.step_id: Final = new_id("step")
         self.generation = generation
         self.ids: list[int] = []
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was sampled: the rest is not wanted."""
-        return self._reply.stopped
+        """Whether the rest is not wanted: a stop text was sampled, or the one call that is allowed."""
+        return bool(self._stop.found) or self._called
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -90,53 +129,106 @@ class Draft:
             raise EngineError("the engine ended the answer before it was complete; try again")
         return self._finish
 
-    def take(self, chunk: Chunk) -> Iterator[Event]:
-        """Add what the engine sampled; yields what the client may see of it."""
-        if not self._versions:
-            yield Started(step_id=self.step_id, trajectory_id=self._trajectory_id, policy_version=chunk.policy_version)
-        self.ids.extend(chunk.token_ids)
+    def take(self, chunk: Chunk) -> Delta | None:
+        """Add what the engine sampled; gives what the client may see of it."""
+        ids = chunk.token_ids
+        self.ids.extend(ids)
         self._logprobs.extend(chunk.logprobs)
+        if chunk.top:
+            self._tops.extend(chunk.top)
         if not self._versions or self._versions[-1] != chunk.policy_version:
             self._versions.append(chunk.policy_version)
         self._finish = chunk.finish_reason
         self._latency = time.perf_counter() - self._arrived
-        text = self._reply.feed(chunk.token_ids)
+        text = self._decoder.feed(ids)
         if text:
-            yield Delta(text=text, tokens=self._new_tokens())
+            self._add(self._parsed(text), len(ids))
+        return None if chunk.more else self._shown_now()
 
-    @cached_property
+    def finish(self) -> Delta | None:
+        """Sampling is over: the rest of what the client may see."""
+        text = self._stop.feed(self._decoder.finish()) + self._stop.finish()
+        if text:
+            self._add(self._kept(self._parser.feed(text)), 0)
+        self._add(self._kept(self._parser.finish()), 0)
+        return self._shown_now()
+
+    def _parsed(self, text: str) -> list[Piece]:
+        return self._kept(self._parser.feed(self._stop.feed(text)))
+
+    def _kept(self, pieces: list[Piece]) -> list[Piece]:
+        """Without what follows the only call that the client allows."""
+        if self._call.tool_choice.parallel:
+            return pieces
+        kept: list[Piece] = []
+        for piece in pieces:
+            if not self._called:
+                kept.append(piece)
+                self._called = isinstance(piece, CallClosed)
+        return kept
+
+    def _add(self, pieces: list[Piece], tokens: int) -> None:
+        if pieces:
+            self._pieces += pieces
+            if isinstance(pieces[-1], ReasoningPiece):
+                self._reasoning_tokens += tokens
+
+    def _shown_now(self) -> Delta | None:
+        """What no delta has carried yet."""
+        pieces = tuple(self._pieces[self._shown_pieces :])
+        if not pieces:
+            return None
+        self._shown_pieces = len(self._pieces)
+        return Delta(choice=self.choice, pieces=pieces, tokens=self._new_tokens())
+
+    @property
     def message(self) -> Message:
-        """The assistant message; sampling is over when it is first asked for."""
-        parsed = self._renderer.parse_text(self._reply.finish(), self._call.tools)
-        return Message(role="assistant", content=parsed.content, tool_calls=parsed.tool_calls)
+        """The assistant message as far as it is certain."""
+        return message_of(self._pieces)
 
-    def step(self, index: int, finish_reason: FinishReason) -> Step:
-        """The record of the call."""
+    def step(self, index: int, trajectory_id: str, finish_reason: FinishReason) -> Step:
+        """The record of the call; its message is that of `finish`."""
+        bridged = self.prompt.bridged
         return Step(
             id=self.step_id,
-            trajectory_id=self._trajectory_id,
+            trajectory_id=trajectory_id,
             index=index,
             prompt_ids=self.generation.prompt_ids,
-            response_ids=self.ids,  # type: ignore[arg-type]  # the record makes arrays of lists
-            logprobs=self._logprobs,  # type: ignore[arg-type]
+            response_ids=self.response_ids,
+            logprobs=_floats(self._logprobs),
             policy_version_min=min(self._versions),
             policy_version_max=max(self._versions),
             finish_reason=finish_reason,
+            token_source=self._source.token_source,
             sampling=self.generation.sampling,
-            model=self._model,
-            request=self._call.record,
+            model=self._source.model,
+            parent_id=bridged.parent_id,
+            fork=bridged.fork,
+            side=self.prompt.side,
+            prefill=self.prompt.prefill_ids,
+            dialect=self._call.dialect,
+            request=self._call.body.decode(),
             response=answer_to_json(self.message),
             latency=self._latency,
         )
 
+    @property
+    def response_ids(self) -> Ids:
+        """int32 [R]: what was sampled so far."""
+        return np.array(self.ids, np.int32)
+
     def answer(self, step: Step) -> Answer:
         """The complete answer, once `step` is stored."""
+        message = self.message
         end: AnswerEnd = "length" if step.finish_reason == "length" else "stop"
         return Answer(
+            choice=self.choice,
             step=step,
-            message=self.message,
-            end="tool_calls" if self.message.tool_calls else end,
-            rest=Delta(text=self.message.content[self._reply.sent :], tokens=self._new_tokens()),
+            message=message,
+            end="tool_calls" if message.tool_calls and end == "stop" else end,
+            stop=self._stop.found,
+            cached_tokens=self.prompt.bridged.reused,
+            reasoning_tokens=self._reasoning_tokens,
             tokens=self._tokens(0),
         )
 
@@ -147,8 +239,35 @@ class Draft:
     def _tokens(self, start: int) -> tuple[Token, ...]:
         if not self._call.logprobs:
             return ()
+        tops = self._tops[start:] or [()] * (len(self.ids) - start)
         return tuple(
-            Token(text=self._renderer.decode([token_id], skip_special=False), logprob=logprob)
-            for token_id, logprob in zip(self.ids[start:], self._logprobs[start:], strict=True)
+            self._token(token_id, logprob, top)
+            for token_id, logprob, top in zip(self.ids[start:], self._logprobs[start:], tops, strict=True)
             if token_id not in self._renderer.eos_ids
         )
+
+    def _token(self, token_id: int, logprob: float, top: Iterable[tuple[int, float]] = ()) -> Token:
+        data = self._renderer.token_bytes(token_id)
+        others = tuple(self._token(other, its) for other, its in top)
+        return Token(text=data.decode(errors="replace"), data=data, logprob=logprob, top=others)
+
+
+def _parser(renderer: Renderer, call: ChatCall, prompt: Prompt) -> ReplyParser:
+    if call.prompt is not None:
+        return PlainParser()
+    text = prompt.bridged.text
+    parser = renderer.parser(call.tools, text[: len(text) - len(prompt.prefill)])
+    parser.feed(prompt.prefill)  # it opens the call that follows: nothing to show yet
+    return parser
+
+
+def _floats(values: Sequence[float]) -> Floats:
+    return np.array(values, np.float32)
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that is a beginning, not the whole, of `mark`."""
+    for length in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

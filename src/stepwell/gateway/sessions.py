@@ -1,61 +1,31 @@
 """Which trajectory a call belongs to, and what the gateway remembers of it: the next index and the ids already seen.
 
-Everything remembered can be read back from the pool, so forgetting, by eviction or restart, costs time only.
+What a caller names (`callers`) decides; else the history does: a call that extends an earlier one, or departs from it
+after one of its answers, belongs to the same trajectory; one with no relation starts a new one. Calls beside the
+agent's work (titles, probes) get a trajectory of their own, named after the main one, so that they are collected and
+never trained on. Everything that is remembered of a trajectory can be read back from the pool, so forgetting, by
+eviction or restart, costs time only; calls that name no trajectory start a new one then.
 """
 
 import asyncio
 import contextlib
-import re
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import chain
 
-from starlette.requests import Request
-
-from stepwell.errors import Conflict, InvalidRequest, NotFound
+from stepwell.errors import Conflict, NotFound
+from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
+from stepwell.gateway.recall import Recall
 from stepwell.pool.base import Pool
-from stepwell.rendering.bridge import AnswerKey, Bridged, Seen, answer_key, bridge, restore, seen
-from stepwell.rendering.messages import Message, answer_from_json
+from stepwell.rendering.bridge import Asked, Bridged, Memory, Seen, seen
+from stepwell.rendering.messages import Message
 from stepwell.rendering.renderer import Renderer
-from stepwell.types import Step, Trajectory, TrajectoryInfo, new_id
+from stepwell.rendering.wire import answer_from_json
+from stepwell.types import Side, Step, Trajectory, TrajectoryInfo, new_id
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+~-]{0,199}")
-_KEY_PREFIX: Final = "sw-"
-_EXTENDABLE: Final = 4  # newest steps that a call may extend: enough for subagents that take turns in one trajectory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who calls: what of a request does not depend on the dialect."""
-
-    trajectory_id: str | None
-    """None: the call is a trajectory of its own."""
-    agent: str
-    """First word of the user-agent header."""
-
-
-def caller_of(request: Request) -> Caller:
-    """Read the caller from path and headers: `/t/{trajectory}/…`, else the API key `sw-{trajectory}`, else nobody.
-
-    Raises:
-        InvalidRequest: the trajectory's id has characters that are not allowed.
-    """
-    words = request.headers.get("user-agent", "").split()
-    trajectory_id = request.path_params.get("trajectory") or _from_key(request)
-    if trajectory_id is not None and not _ID.fullmatch(trajectory_id):
-        raise InvalidRequest(
-            f"trajectory id {trajectory_id[:200]!r} must be 1 to 200 letters, digits or . _ : @ = + ~ -, "
-            "and begin with a letter or digit"
-        )
-    return Caller(trajectory_id=trajectory_id, agent=words[0][:100] if words else "")
-
-
-def _from_key(request: Request) -> str | None:
-    key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-    key = key or request.headers.get("x-api-key", "").strip()
-    return key.removeprefix(_KEY_PREFIX) if key.startswith(_KEY_PREFIX) else None
+_SIDE_SUFFIX = "~side"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,97 +42,145 @@ class Session:
     """Calls in progress."""
     appends: int = 0
     """Steps on their way to the pool."""
-    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=_EXTENDABLE))
-    sampled: dict[AnswerKey, str] = field(default_factory=dict)
-    """What was sampled for each answer that the client got."""
+    offers_tools: bool = False
+    """Whether a call of it has offered tools."""
+    memory: Memory = field(default_factory=Memory)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def prompt(self, renderer: Renderer, call: ChatCall) -> Bridged:
-        """The ids for the next answer. Raises InvalidRequest if the template refuses the conversation."""
-        return bridge(renderer, self.seen, renderer.text(restore(call.messages, self.sampled), call.tools))
 
     def take_index(self) -> int:
         """The next free position; calls that overlap get different ones."""
         self.next_index += 1
         return self.next_index - 1
 
-    def remember(self, renderer: Renderer, step: Step, answer: Message | None) -> None:
+    def add(self, step: Seen) -> None:
         """Let later calls extend `step`, which is stored."""
-        self.seen.append(seen(renderer, step.prompt_ids, step.response_ids))
-        if answer is not None:
-            self.sampled[answer_key(answer)] = renderer.raw_answer(step.response_ids)
+        self.memory.add(step)
+        self.offers_tools |= bool(step.tools_key)
 
-    def load(self, renderer: Renderer, stored: Trajectory) -> None:
+    def knows(self, keys: Sequence[bytes]) -> bool:
+        """Whether a conversation with these history keys has anything to do with what was said here."""
+        known = {key for step in self.memory.recent for key in (step.request_key, step.history_key)}
+        return not known.isdisjoint(keys[1:])
+
+    def load(self, stored: Trajectory, steps: Sequence[Seen]) -> None:
         """Take over what the pool has. Raises Conflict if the trajectory has ended."""
         if stored.status != "open":
             raise Conflict(f"trajectory {self.info.id!r} has ended ({stored.status}); start a new one")
         after_last = stored.steps[-1].index + 1 if stored.steps else 0
         # Steps on their way hold indices that the pool does not know yet.
         self.next_index = max(self.next_index, after_last) if self.appends else after_last
-        self.seen.clear()
-        for step in stored.steps:
-            answer = answer_from_json(step.response)
-            if answer is not None:
-                self.sampled[answer_key(answer)] = renderer.raw_answer(step.response_ids)
-        self.seen.extend(seen(renderer, step.prompt_ids, step.response_ids) for step in stored.steps[-_EXTENDABLE:])
+        self.memory = Memory()
+        for step in steps:
+            self.add(step)
         self.info, self.opened = stored.info, True
 
 
 class Sessions:
     """The trajectories that calls arrived for lately, at most `capacity` of them idle."""
 
-    def __init__(self, pool: Pool, renderer: Renderer, capacity: int) -> None:
+    def __init__(self, pool: Pool, renderer: Renderer, recall: Recall, capacity: int) -> None:
         """Start with none; each is read from `pool` when it is first asked for."""
         self._pool = pool
         self._renderer = renderer
+        self._recall = recall
         self._capacity = capacity
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._histories = _Histories(capacity)
 
     @contextlib.asynccontextmanager
-    async def use(self, caller: Caller) -> AsyncIterator[Session]:
-        """The caller's session, kept while the block runs.
+    async def use(self, caller: Caller, call: ChatCall, asked: Asked, again: str = "") -> AsyncIterator[Session]:
+        """The session of a call, kept while the block runs.
+
+        Args:
+            caller: Who calls.
+            call: What is asked.
+            asked: Its whole conversation.
+            again: The trajectory of the attempt that this call repeats; empty if it repeats none.
 
         Raises:
             Conflict: the trajectory has ended.
             PoolError: the pool cannot be read.
         """
-        if caller.trajectory_id is None:
-            yield Session(info=TrajectoryInfo(id=new_id("traj"), agent=caller.agent), fresh=True)
+        keys = asked.keys
+        named = caller.trajectory_id or again or await self._referred(call)
+        known = named or self._histories.find(caller.scope, keys, asked.messages)
+        trajectory_id = known or new_id("traj")
+        session = await self._enter(trajectory_id, caller.agent, new=not known)
+        if not call.titled and not _is_beside(session, call, caller, keys):
+            async with self._leaving(session):
+                yield session
             return
-        session = self._get(caller.trajectory_id, caller.agent)
+        async with self._leaving(session):
+            pass
+        side_id = trajectory_id if not named and not session.opened else trajectory_id + _SIDE_SUFFIX
+        session = await self._enter(side_id, caller.agent)
+        async with self._leaving(session):
+            yield session
+
+    async def _referred(self, call: ChatCall) -> str:
+        if not call.previous_id:
+            return ""
+        return await asyncio.to_thread(self._recall.trajectory_of, call.previous_id)
+
+    @contextlib.asynccontextmanager
+    async def _leaving(self, session: Session) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            session.calls -= 1
+            self._evict()
+
+    async def _enter(self, trajectory_id: str, agent: str, *, new: bool = False) -> Session:
+        session = self._sessions.get(trajectory_id)
+        if session is None:
+            session = Session(info=TrajectoryInfo(id=trajectory_id, agent=agent), fresh=new)
+            self._sessions[trajectory_id] = session
+        self._sessions.move_to_end(trajectory_id)
         session.calls += 1
         try:
             async with session.loading:
                 if not session.fresh:
                     await self._load(session)
-            yield session
-        finally:
+        except BaseException:
             session.calls -= 1
-            self._evict()
+            raise
+        return session
+
+    def remember(self, session: Session, scope: bytes, step: Seen) -> None:
+        """A step was stored: later calls may extend it, and are found by its history."""
+        session.add(step)
+        self._histories.add(scope, step, session.info.id)
+
+    def attempted(self, scope: bytes, asked: Asked, trajectory_id: str) -> None:
+        """A call came to nothing: calls that extend its request still belong to its trajectory."""
+        self._histories.add_request(scope, asked.keys[-1], trajectory_id)
 
     def forget(self, trajectory_id: str) -> None:
         """Somebody else wrote to this trajectory: read it again before its next call."""
         if trajectory_id in self._sessions:
             self._sessions[trajectory_id].fresh = False
 
-    def _get(self, trajectory_id: str, agent: str) -> Session:
-        session = self._sessions.get(trajectory_id)
-        if session is None:
-            session = Session(info=TrajectoryInfo(id=trajectory_id, agent=agent))
-            self._sessions[trajectory_id] = session
-        self._sessions.move_to_end(trajectory_id)
-        return session
-
     async def _load(self, session: Session) -> None:
         session.fresh = True  # before reading: a `forget` meanwhile must not be lost
         try:
             stored = await asyncio.to_thread(self._pool.trajectory, session.info.id)
-            session.load(self._renderer, stored)
+            session.load(stored, await asyncio.to_thread(self._recalled, stored))
         except NotFound:
             pass  # it is opened together with its first step
         except BaseException:
             session.fresh = False
             raise
+
+    def _recalled(self, stored: Trajectory) -> list[Seen]:
+        return [self._seen(step) for step in stored.steps]
+
+    def _seen(self, step: Step) -> Seen:
+        text = self._renderer.decode(step.prompt_ids, skip_special=False)
+        prefill_ids = step.prompt_ids[len(step.prompt_ids) - step.prefill :]
+        bridged = Bridged(prompt_ids=step.prompt_ids, text=text, reused=0, parent_id="", fork="")
+        answer = answer_from_json(step.response) or Message(role="assistant")
+        prefill = self._renderer.decode(prefill_ids, skip_special=False)
+        return seen(self._renderer, step.id, self._recall.of_step(step), bridged, step.response_ids, answer, prefill)
 
     def _evict(self) -> None:
         while len(self._sessions) > self._capacity:
@@ -170,3 +188,53 @@ class Sessions:
             if oldest_idle is None:
                 return
             del self._sessions[oldest_idle]
+
+
+def side_of(call: ChatCall, session: Session) -> Side:
+    """What a call is for, if it is beside the agent's work."""
+    if call.titled:
+        return "title"
+    return "other" if session.info.id.endswith(_SIDE_SUFFIX) else ""
+
+
+def _is_beside(session: Session, call: ChatCall, caller: Caller, keys: Sequence[bytes]) -> bool:
+    """Without tools in a session that has some, and about nothing that was said there."""
+    return session.offers_tools and not call.tools and not caller.subagent and not session.knows(keys)
+
+
+class _Histories:
+    """Trajectories by what was said in them, for calls that do not name theirs."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity * 16
+        self._answered: OrderedDict[tuple[bytes, bytes], list[str]] = OrderedDict()
+        self._asked: OrderedDict[tuple[bytes, bytes], list[str]] = OrderedDict()
+
+    def add(self, scope: bytes, step: Seen, trajectory_id: str) -> None:
+        if step.history_key:
+            self._put(self._answered, (scope, step.history_key), trajectory_id)
+            self.add_request(scope, step.request_key, trajectory_id)
+
+    def add_request(self, scope: bytes, key: bytes, trajectory_id: str) -> None:
+        self._put(self._asked, (scope, key), trajectory_id)
+
+    def find(self, scope: bytes, keys: Sequence[bytes], messages: Sequence[Message]) -> str:
+        """The trajectory whose answer is part of this history, else whose question is, with more behind it; or empty.
+
+        Where several said the same, the one that nobody has gone on with yet: siblings with equal answers stay apart.
+        """
+        answered = (self._answered.get((scope, key)) for key in reversed(keys[1:]))
+        asked = (self._asked.get((scope, key)) for key in reversed(keys[1 : len(messages)]))
+        found = next(filter(None, chain(answered, asked)), None)
+        if not found:
+            return ""
+        found.append(found.pop(0))  # the oldest is taken and becomes the newest: the next call gets the next one
+        return found[-1]
+
+    def _put(self, table: OrderedDict[tuple[bytes, bytes], list[str]], key: tuple[bytes, bytes], to: str) -> None:
+        known = table.setdefault(key, [])
+        if to not in known:
+            known.append(to)
+        table.move_to_end(key)
+        if len(table) > self._capacity:
+            table.popitem(last=False)

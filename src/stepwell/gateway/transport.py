@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stepwell.errors import InvalidRequest
-from stepwell.gateway.problems import BodyTooLarge, Problem, problem_json
+from stepwell.gateway.problems import BodyTooLarge, BodyTooSlow
 
 _T = TypeVar("_T")
 CLIENT_CLOSED: Final = 499
@@ -21,25 +21,46 @@ class ClientGone(Exception):
     """The client closed the connection before it was answered."""
 
 
-async def read_json(request: Request, limit: int, *, allow_nan: bool = False) -> Any:
-    """The request's JSON body, checked for nothing but being JSON: UTF-8, no lone surrogates, not nested too deep.
+async def read_body(request: Request, limit: int, seconds: float = 60.0) -> bytes:
+    """The request's body.
 
     Args:
         request: The request, its body unread.
         limit: Most bytes that are read.
-        allow_nan: Let NaN and infinity through, for a caller that refuses them item by item.
+        seconds: Longest time that the client may take to send it.
 
     Raises:
         BodyTooLarge: over `limit` bytes.
+        BodyTooSlow: over `seconds`.
+        ClientGone: the client closed the connection before it was complete.
+    """
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > limit:
+        raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
+    except TimeoutError as error:
+        raise BodyTooSlow(f"the body did not arrive within {seconds:g} s") from error
+    except ClientDisconnect as error:
+        raise ClientGone from error
+    return bytes(body)
+
+
+def parse_json(body: bytes, *, allow_nan: bool = False) -> Any:
+    """JSON, checked for nothing but being JSON: UTF-8, no lone surrogates, not nested too deep.
+
+    `allow_nan` lets NaN and infinity through, for a caller that refuses them item by item.
+
+    Raises:
         InvalidRequest: not JSON.
     """
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
     try:
-        return from_json(bytes(body), allow_inf_nan=allow_nan)
+        return from_json(body, allow_inf_nan=allow_nan, cache_strings="keys")
     except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
 
@@ -68,13 +89,27 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-class EventStream(StreamingResponse):
+class EventStream(Response):
     """Server-sent events from a generator, which is closed at once when the client leaves."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
-        """Send `events`, each already in wire form."""
-        super().__init__(events, headers={"cache-control": "no-cache", **headers}, media_type="text/event-stream")
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        *,
+        ping: bytes = b": ping\n\n",
+        ping_seconds: float = 15.0,
+    ) -> None:
+        """Send `events`, each already in wire form, and `ping` whenever there was none for `ping_seconds`."""
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        self.raw_headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            *((name, value) for name, value in self.raw_headers if name != b"content-length"),
+        ]
         self._events = events
+        self._ping = ping
+        self._ping_seconds = ping_seconds
+        self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Answer one request."""
@@ -83,12 +118,19 @@ class EventStream(StreamingResponse):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._events) as events:
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+        heart = asyncio.ensure_future(self._beat(send))
+        try:
+            async with contextlib.aclosing(self._events) as events:
+                async for event in events:
+                    self._quiet = False
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        finally:
+            heart.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-def problem_response(problem: Problem) -> Response:
-    """An error answer."""
-    return Response(problem_json(problem), problem.status, media_type="application/json")
+    async def _beat(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(self._ping_seconds)
+            if self._quiet:
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+            self._quiet = True

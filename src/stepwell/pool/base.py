@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stepwell.errors import StepwellError
-from stepwell.types import Group, Record, Status, Step, Trajectory, TrajectoryInfo, UpdateInfo
+from stepwell.types import Fork, Group, Record, Status, Step, Trajectory, TrajectoryInfo, UpdateInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,19 @@ class PoolStats:
     """Highest version that any step or update carries; 0 if none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkCount:
+    """Steps of one model and agent whose prompts go on, or do not, from the step before in the same way."""
+
+    model: str
+    agent: str
+    fork: Fork
+    """As `Step.fork`."""
+    side: bool
+    """Whether they are calls beside the agent's work."""
+    steps: int
+
+
 class Pool(Protocol):
     """A durable, append-only log of records with queries over it. Laws: tests/pool/laws.py."""
 
@@ -112,6 +125,10 @@ class Pool(Protocol):
 
     def stats(self) -> PoolStats:
         """Counts."""
+        ...
+
+    def forks(self) -> list[ForkCount]:
+        """Of the steps that calls made: how many there are of each kind, by model and agent, in that order."""
         ...
 
     def lease(

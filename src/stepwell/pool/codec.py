@@ -71,7 +71,13 @@ def _scalars(record: Record) -> Row:
     row: Row = {"id": record.id, "created_at": float(record.created_at)}
     match record:
         case GroupInfo():
-            return row | {"task_id": record.task_id, "channel": record.channel, "size": record.size}
+            deadline = None if record.deadline is None else float(record.deadline)
+            return row | {
+                "task_id": record.task_id,
+                "channel": record.channel,
+                "size": record.size,
+                "deadline": deadline,
+            }
         case TrajectoryInfo():
             return row | {"task_id": record.task_id, "agent": record.agent, "source": record.source}
         case Step():
@@ -96,7 +102,13 @@ def _step_scalars(step: Step) -> Row:
         "top_k": step.sampling.top_k,
         "max_tokens": step.sampling.max_tokens,
         "seed": step.sampling.seed,
+        "constrained": int(step.sampling.constrained),
         "model": step.model,
+        "parent_id": step.parent_id,
+        "fork": step.fork,
+        "side": step.side,
+        "prefill": step.prefill,
+        "dialect": step.dialect,
         "latency": float(step.latency),
     }
 
@@ -278,6 +290,11 @@ class StepUnpacker:
             token_source=row.token_source,
             sampling=_sampling(row),
             model=row.model,
+            parent_id=row.parent_id,
+            fork=row.fork,
+            side=row.side,
+            prefill=row.prefill,
+            dialect=row.dialect,
             request=request.decode("utf-8", "surrogatepass"),
             response=self._decompress(row.response).decode("utf-8", "surrogatepass"),
             created_at=row.created_at,
@@ -287,13 +304,25 @@ class StepUnpacker:
 
 def _sampling(row: sa.Row[Any]) -> Sampling:
     return Sampling(
-        temperature=row.temperature, top_p=row.top_p, top_k=row.top_k, max_tokens=row.max_tokens, seed=row.seed
+        temperature=row.temperature,
+        top_p=row.top_p,
+        top_k=row.top_k,
+        max_tokens=row.max_tokens,
+        seed=row.seed,
+        constrained=bool(row.constrained),
     )
 
 
 def group_info(row: sa.Row[Any]) -> GroupInfo:
     """Of a row of the table `groups`."""
-    return GroupInfo(id=row.id, task_id=row.task_id, channel=row.channel, size=row.size, created_at=row.created_at)
+    return GroupInfo(
+        id=row.id,
+        task_id=row.task_id,
+        channel=row.channel,
+        size=row.size,
+        deadline=row.deadline,
+        created_at=row.created_at,
+    )
 
 
 def trajectory_info(row: sa.Row[Any]) -> TrajectoryInfo:

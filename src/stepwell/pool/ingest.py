@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from stepwell.errors import Conflict, InvalidRecord, NotFound, StepwellError
 from stepwell.pool import codec, queries, readiness
 from stepwell.pool.base import Receipt
+from stepwell.pool.prepared import LookUp, Prepared
 from stepwell.pool.schema import annotations, groups, meta, steps, trajectories, updates
 from stepwell.types import Annotation, GroupInfo, Record, Status, Step, TrajectoryInfo, UpdateInfo
 
@@ -27,8 +28,28 @@ _TABLES: Final[dict[type[Record], sa.Table]] = {
 }
 _PAIRS: Final = 5_000  # (trajectory, index) pairs bound per statement
 
-_add_group = sa.update(groups).where(groups.c.cursor == sa.bindparam("of"))
-_add_trajectory = sa.update(trajectories).where(trajectories.c.cursor == sa.bindparam("of"))
+_stored = {
+    kind: LookUp(sa.select(table.c.id, table.c.cursor, table.c.digest), table.c.id) for kind, table in _TABLES.items()
+}
+_places = LookUp(sa.select(steps.c.id, steps.c.cursor, steps.c.digest, steps.c.trajectory_cursor), steps.c.id)
+_by_id = LookUp(sa.select(trajectories), trajectories.c.id)
+_by_cursor = LookUp(sa.select(trajectories), trajectories.c.cursor)
+_waiting = LookUp(sa.select(groups.c.cursor, groups.c.size).where(groups.c.ready_cursor.is_(None)), groups.c.cursor)
+_complete = LookUp(
+    sa.select(
+        trajectories.c.group_cursor,
+        trajectories.c.cursor,
+        trajectories.c.complete_cursor,
+        trajectories.c.policy_version_min,
+    ).where(trajectories.c.complete_cursor.is_not(None)),
+    trajectories.c.group_cursor,
+)
+_lock_cursor = Prepared(queries.newest_cursor.with_for_update())
+_set_cursor = Prepared(sa.update(meta).where(meta.c.name == "cursor"), ["value"])
+_insert = {table: Prepared(sa.insert(table), list(table.c.keys())) for table in _TABLES.values()}
+_set_group = Prepared(
+    sa.update(groups).where(groups.c.cursor == sa.bindparam("of")), ["of", "ready_cursor", "ready_version"]
+)
 
 
 def append(connection: sa.Connection, records: Sequence[Record], packer: codec.StepPacker) -> list[Receipt]:
@@ -95,6 +116,9 @@ class _Trajectory:
 
 
 _DERIVED: Final = tuple(name for name in _Trajectory.__dataclass_fields__ if name not in ("cursor", "group_cursor"))
+_set_trajectory = Prepared(
+    sa.update(trajectories).where(trajectories.c.cursor == sa.bindparam("of")), ["of", *_DERIVED]
+)
 
 
 class _StepPlace(NamedTuple):
@@ -123,28 +147,26 @@ class _Batch:
         """Load all that the verdicts depend on."""
         wanted = _mentioned(drafts)
         # Locks the counter: until this transaction ends, nobody else draws a cursor.
-        self.cursor = self.connection.scalars(queries.newest_cursor.with_for_update()).one()
+        self.cursor = int(_lock_cursor.execute(self.connection).scalar_one())  # type: ignore[call-overload]
         for kind in (GroupInfo, Annotation, UpdateInfo):
             self._load_stored(kind, wanted[kind])
         self._load_steps(wanted[Step])
-        self._load_trajectories(trajectories.c.id, wanted[TrajectoryInfo])
+        self._load_trajectories(_by_id, wanted[TrajectoryInfo])
         beyond = {place.trajectory_cursor for place in self.places.values()} - self.by_cursor.keys()
-        self._load_trajectories(trajectories.c.cursor, beyond)
+        self._load_trajectories(_by_cursor, beyond)
         self._load_occupied(drafts)
 
     def _load_stored(self, kind: type[Record], ids: Iterable[str]) -> None:
-        of = _TABLES[kind].c
-        for row in queries.select_in(self.connection, sa.select(of.id, of.cursor, of.digest), of.id, list(ids)):
+        for row in _stored[kind].rows(self.connection, list(ids)):
             self.stored[kind][row.id] = _Stored(row.cursor, row.digest)
 
     def _load_steps(self, ids: Iterable[str]) -> None:
-        columns = sa.select(steps.c.id, steps.c.cursor, steps.c.digest, steps.c.trajectory_cursor)
-        for row in queries.select_in(self.connection, columns, steps.c.id, list(ids)):
+        for row in _places.rows(self.connection, list(ids)):
             self.stored[Step][row.id] = _Stored(row.cursor, row.digest)
             self.places[row.id] = _StepPlace(row.cursor, row.trajectory_cursor)
 
-    def _load_trajectories(self, column: sa.Column[object], values: Iterable[object]) -> None:
-        for row in queries.select_in(self.connection, sa.select(trajectories), column, list(values)):
+    def _load_trajectories(self, look_up: LookUp, values: Iterable[object]) -> None:
+        for row in look_up.rows(self.connection, list(values)):
             state = _Trajectory(row.cursor, row.group_cursor, *(getattr(row, name) for name in _DERIVED))
             self.stored[TrajectoryInfo][row.id] = _Stored(row.cursor, row.digest)
             self.by_id[row.id] = self.by_cursor[row.cursor] = state
@@ -237,29 +259,26 @@ class _Batch:
             row.update(state.derived())
         for table in _TABLES.values():
             if self.rows[table]:
-                self.connection.execute(sa.insert(table), self.rows[table])
+                _insert[table].execute(self.connection, self.rows[table])
         grown = self.touched.keys() - {state.cursor for state in new}
         if grown:
             rows = [{"of": cursor, **self.touched[cursor].derived()} for cursor in sorted(grown)]
-            self.connection.execute(_add_trajectory, rows)
-        self.connection.execute(sa.update(meta).where(meta.c.name == "cursor").values(value=self.cursor))
+            _set_trajectory.execute(self.connection, rows)
+        _set_cursor.execute(self.connection, [{"value": self.cursor}])
         self._mark_ready()
 
     def _mark_ready(self) -> None:
         """Groups that this batch completed."""
         complete = [state for state in self.touched.values() if state.complete_cursor is not None]
         within = {state.group_cursor for state in complete if state.group_cursor is not None}
-        waiting = sa.select(groups.c.cursor, groups.c.size).where(groups.c.ready_cursor.is_(None))
-        sizes = {
-            row.cursor: row.size for row in queries.select_in(self.connection, waiting, groups.c.cursor, list(within))
-        }
+        sizes = {row.cursor: row.size for row in _waiting.rows(self.connection, list(within))}
         ready = [
             {"of": group, "ready_cursor": members[-1].cursor, "ready_version": _lowest(members)}
             for group, completions in _completions(self.connection, list(sizes))
             if (members := readiness.handed_over(sizes[group], completions)) is not None
         ]
         if ready:
-            self.connection.execute(_add_group, ready)
+            _set_group.execute(self.connection, ready)
 
 
 def _mentioned(drafts: Iterable[codec.Draft]) -> dict[type[Record], set[str]]:
@@ -283,12 +302,8 @@ def _mentioned(drafts: Iterable[codec.Draft]) -> dict[type[Record], set[str]]:
 def _completions(
     connection: sa.Connection, group_cursors: Sequence[int]
 ) -> Iterator[tuple[int, list[readiness.Completion]]]:
-    of = trajectories.c
-    complete = sa.select(of.group_cursor, of.cursor, of.complete_cursor, of.policy_version_min).where(
-        of.complete_cursor.is_not(None)
-    )
     by_group: dict[int, list[readiness.Completion]] = defaultdict(list)
-    for row in queries.select_in(connection, complete, of.group_cursor, group_cursors):
+    for row in _complete.rows(connection, group_cursors):
         done = readiness.Completion(
             trajectory=row.cursor, cursor=row.complete_cursor, policy_version_min=row.policy_version_min
         )

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from stepwell.errors import NotFound
 from stepwell.pool import codec, readiness
-from stepwell.pool.base import PoolStats, TrajectorySummary
+from stepwell.pool.base import ForkCount, PoolStats, TrajectorySummary
 from stepwell.pool.schema import annotations, groups, meta, steps, trajectories, updates
 from stepwell.types import Annotation, Group, Step, Trajectory, UpdateInfo
 
@@ -157,6 +157,18 @@ def stats(connection: sa.Connection) -> PoolStats:
         updates=connection.scalar(sa.select(count()).select_from(updates)) or 0,
         policy_version=max(version or 0 for version in connection.scalars(versions)),
     )
+
+
+def forks(connection: sa.Connection) -> list[ForkCount]:
+    """See `Pool.forks`."""
+    side = steps.c.side != ""
+    kinds = (steps.c.model, trajectories.c.agent, steps.c.fork, side)
+    counted = sa.select(*kinds, sa.func.count()).join(trajectories, steps.c.trajectory_cursor == trajectories.c.cursor)
+    rows = connection.execute(counted.where(steps.c.dialect != "").group_by(*kinds).order_by(*kinds))
+    return [
+        ForkCount(model=model, agent=agent, fork=fork, side=bool(beside), steps=count)
+        for model, agent, fork, beside, count in rows
+    ]
 
 
 def _folded(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Trajectory]:

@@ -37,6 +37,7 @@ def fold(info: TrajectoryInfo, steps: Iterable[Step], annotations: Sequence[Anno
         reward_parts=_parts(rewards),
         status=status_of(annotations),
         why=next((note.text for note in reversed(annotations) if note.kind == "end"), ""),
+        annotations=tuple(note for note in annotations if note.kind in ("feedback", "event")),
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Integer, LargeBina
 
 from stepwell.errors import PoolError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 metadata = sa.MetaData()
 
@@ -44,6 +44,7 @@ groups = sa.Table(
     Column("task_id", Text, nullable=False, comment="the task that all its trajectories attempt"),
     Column("channel", Text, nullable=False, comment="whom it is collected for"),
     Column("size", _Whole, nullable=False, comment="complete trajectories that make it ready"),
+    Column("deadline", Float(53), comment="Unix time by which they should have ended; null: none"),
     Column("ready_cursor", _Whole, comment="derived: where in the log it became ready; null until then"),
     Column("ready_version", _Whole, comment="derived: lowest policy version in what is handed over; null: no steps"),
 )
@@ -55,7 +56,7 @@ trajectories = sa.Table(
     Column("group_cursor", _Whole, ForeignKey("groups.cursor"), index=True, comment="its group, if it has one"),
     Column("task_id", Text, nullable=False, comment="the task it attempts; empty if unknown"),
     Column("agent", Text, nullable=False, comment="name of the agent that drives it"),
-    Column("source", Text, nullable=False, comment="`gateway`, `rollout`, `eval` or `import`"),
+    Column("source", Text, nullable=False, comment="`gateway`, `rollout`, `eval`, `import` or `events`"),
     Column("status", Text, nullable=False, comment="derived: `open`, or how it ended"),
     Column("end_cursor", _Whole, comment="derived: its first end annotation"),
     Column("reward_cursor", _Whole, comment="derived: its first reward, of any step or of the whole"),
@@ -90,7 +91,13 @@ steps = sa.Table(
     Column("top_k", _Whole, nullable=False, comment="sampling: candidates kept; 0 keeps all"),
     Column("max_tokens", _Whole, nullable=False, comment="sampling: upper bound on R"),
     Column("seed", _Whole, comment="sampling: seed of the request; null: the engine's stream"),
+    Column("constrained", _Whole, nullable=False, comment="sampling: 1 if a JSON schema limited the candidates"),
     Column("model", Text, nullable=False, comment="name of the model that answered"),
+    Column("parent_id", Text, nullable=False, comment="id of the step that it goes on from; empty: none"),
+    Column("fork", Text, nullable=False, comment="why it does not begin with the parent's ids; empty: it does"),
+    Column("side", Text, nullable=False, comment="what a call beside the agent's work was for; empty: its work"),
+    Column("prefill", _Whole, nullable=False, comment="trailing prompt tokens that begin the answer"),
+    Column("dialect", Text, nullable=False, comment="wire format of the request; empty: no call"),
     Column("latency", Float(53), nullable=False, comment="seconds from the request to the last token"),
     sa.UniqueConstraint("trajectory_cursor", "position"),
 )
@@ -103,10 +110,10 @@ annotations = sa.Table(
         "trajectory_cursor", _Whole, ForeignKey("trajectories.cursor"), nullable=False, index=True, comment="about it"
     ),
     Column("step_cursor", _Whole, ForeignKey("steps.cursor"), comment="about this step of it; null: about the whole"),
-    Column("kind", Text, nullable=False, comment="`reward` or `end`"),
-    Column("name", Text, nullable=False, comment="name of the reward part, or how it ended"),
-    Column("value", Float(53), comment="the reward; null for an end"),
-    Column("text", Text, nullable=False, comment="explanation by a person or a program"),
+    Column("kind", Text, nullable=False, comment="`reward`, `end`, `feedback` or `event`"),
+    Column("name", Text, nullable=False, comment="name of the part, how it ended, or which feedback or event"),
+    Column("value", Float(53), comment="the reward or score; null if there is none"),
+    Column("text", Text, nullable=False, comment="words that go with it"),
 )
 
 updates = sa.Table(

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from stepwell.errors import InvalidRequest, NotFound, PoolError
 from stepwell.pool import feed, queries, schema
-from stepwell.pool.base import Lease, PoolStats, Receipt, TrajectorySummary
+from stepwell.pool.base import ForkCount, Lease, PoolStats, Receipt, TrajectorySummary
 from stepwell.pool.writer import Writer, storage_error
 from stepwell.types import Group, Record, Step, Trajectory, UpdateInfo
 
@@ -109,6 +109,11 @@ class SQLitePool:
         """See `Pool.stats`."""
         with self._reading() as connection:
             return queries.stats(connection)
+
+    def forks(self) -> list[ForkCount]:
+        """See `Pool.forks`."""
+        with self._reading() as connection:
+            return queries.forks(connection)
 
     def lease(
         self,

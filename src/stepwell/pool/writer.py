@@ -119,6 +119,8 @@ class Writer:
             with self._engine.connect() as connection, connection.begin():
                 writable = True
                 runs = [list(run) for _, run in groupby(operations, key=_mergeable)]
+                if len(operations) == 1:
+                    return self._outcomes(connection, operations)
                 return [outcome for run in runs for outcome in self._isolated(connection, run)]
         except SQLAlchemyError as error:
             self._packer.forget()

@@ -3,32 +3,69 @@
 A client sends the whole conversation as text each time, and tokenising that anew may split the policy's own words
 differently: the trainer would then see a context that the policy never was in. The bridge keeps the earlier step's
 ids and tokenises only what is new. Clients also rewrite what they echo (arguments re-serialised, white space
-stripped); `restore` puts the words back as they were sampled.
+stripped); the words are put back as they were sampled. Where the chat template itself writes the past differently than
+it was (drops old reasoning, say), the prompt is what the template says, and the step records a fork.
 """
 
-import bisect
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 
-from stepwell.rendering.messages import Message
+from stepwell.errors import InvalidRequest
+from stepwell.rendering.history import AnswerKey, answer_key, extended_key, history_keys, is_throwaway, tools_key
+from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.pieces import message_of
 from stepwell.rendering.renderer import Renderer
-from stepwell.types import Ids
+from stepwell.types import Fork, Ids
 
-AnswerKey = tuple[str, tuple[tuple[str, str], ...]]
-"""What stays the same when a client echoes an answer: stripped content, and name and parsed arguments of each call."""
+_WINDOW: Final = 8
+"""Tokens before a join that can change how those behind it decode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A conversation that wants its next answer."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template."""
+
+    @cached_property
+    def keys(self) -> list[bytes]:
+        """The history keys of the first 0, 1, …, n messages."""
+        return history_keys(self.messages)
+
+    @cached_property
+    def tools_key(self) -> bytes:
+        """Equal for the same tools."""
+        return tools_key(self.tools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
     """A step that a later prompt may extend."""
 
+    step_id: str
     ids: Ids
     """int32 [P+R]: prompt and response."""
     text: str
     """Their exact text, special tokens included."""
+    answer_start: int
+    """Where in `text` the answer begins, characters."""
+    answer: Message
+    """As it was parsed when it was sampled."""
+    request_key: bytes = b""
+    """Of the messages that it answers; empty if it answers none."""
+    history_key: bytes = b""
+    """Of these and the answer."""
+    tools_key: bytes = b""
+    throwaway: bool = False
+    """Whether it had a message in its prompt that the client will not send again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,64 +74,210 @@ class Bridged:
 
     prompt_ids: Ids
     """int32 [P]."""
+    text: str
     reused: int
-    """How many of them, from the start, are an earlier step's own ids."""
-    fork: str
-    """Why no earlier step was extended; empty if one was."""
+    """How many ids, from the start, are an earlier step's own."""
+    parent_id: str
+    """That step, or the one that this conversation goes on from without beginning with its ids; or empty."""
+    fork: Fork
 
 
-def seen(renderer: Renderer, prompt_ids: Ids, response_ids: Sequence[int] | Ids) -> Seen:
-    """A step as the bridge needs it."""
-    ids = np.concatenate([prompt_ids, np.asarray(response_ids, np.int32)])
-    return Seen(ids=ids, text=renderer.decode(ids, skip_special=False))
+class Memory:
+    """What is kept of one trajectory: of the newest steps everything, of the others the answer."""
+
+    def __init__(self, recent: int = 8) -> None:
+        """Keep the ids of at most `recent` steps: enough for subagents that take turns in one trajectory."""
+        self.recent: deque[Seen] = deque(maxlen=recent)
+        self._by_history: dict[bytes, _Sampled] = {}
+        self._by_answer: dict[AnswerKey, _Sampled] = {}
+
+    def add(self, step: Seen) -> None:
+        """Remember one more step."""
+        self.recent.append(step)
+        sampled = _Sampled(step.text[step.answer_start :], step.answer)
+        self._by_history[step.history_key] = self._by_answer[answer_key(step.answer)] = sampled
+
+    def sampled(self, history_key: bytes, message: Message) -> "_Sampled | None":
+        """What was sampled for an assistant message that completes a history, else for one that reads the same."""
+        if message.role != "assistant":
+            return None
+        return self._by_history.get(history_key) or self._by_answer.get(answer_key(message))
 
 
-def bridge(renderer: Renderer, earlier: Iterable[Seen], text: str) -> Bridged:
-    """The ids of `text`, those of the longest earlier step that it extends kept as they are.
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    raw: str
+    """With special tokens and the end-of-turn mark, if it was sampled."""
+    answer: Message
+
+
+def seen(
+    renderer: Renderer,
+    step_id: str,
+    asked: Asked,
+    bridged: "Bridged",
+    response_ids: Ids,
+    answer: Message,
+    prefill: str = "",
+) -> Seen:
+    """What is kept of a step that answered `asked` (without messages: a plain prompt) from the prompt `bridged`.
+
+    `prefill` is the end of the prompt's text that already belongs to the answer.
+    """
+    request_key = asked.keys[-1]
+    return Seen(
+        step_id=step_id,
+        ids=np.concatenate([bridged.prompt_ids, response_ids]),
+        text=bridged.text + renderer.decode(response_ids, skip_special=False),
+        answer_start=len(bridged.text) - len(prefill),
+        answer=answer,
+        request_key=request_key,
+        history_key=extended_key(request_key, answer) if asked.messages else b"",
+        tools_key=asked.tools_key,
+        throwaway=any(map(is_throwaway, asked.messages)),
+    )
+
+
+def bridge(renderer: Renderer, memory: Memory, asked: Asked) -> Bridged:
+    """The ids of a conversation, those of the longest earlier step that it extends kept as they are.
 
     Law: decoding the result gives `text` whenever an earlier step was extended.
+
+    Raises:
+        InvalidRequest: the chat template refuses the conversation.
     """
-    candidates = sorted(earlier, key=lambda step: len(step.text), reverse=True)
-    for step in candidates:
-        if not text.startswith(step.text):
-            continue
-        ids = np.concatenate([step.ids, renderer.encode(text[len(step.text) :])])
-        # Some tokenizers put a space before whatever they encode; the join would then not be the conversation's text.
-        if renderer.decode(ids, skip_special=False) == text:
-            return Bridged(prompt_ids=ids, reused=len(step.ids), fork="")
-        return Bridged(prompt_ids=renderer.encode(text), reused=0, fork="the tokenizer cannot continue at the join")
-    return Bridged(prompt_ids=renderer.encode(text), reused=0, fork=_reason(candidates, text))
+    text = _restored(renderer, memory, asked)
+    longest = _extended(memory, text)
+    if longest is not None:
+        return _joined(renderer, longest, text, len(longest.text))
+    parent, fork = _relation(memory, asked)
+    if parent is None or fork == "client":
+        return _afresh(renderer, text, parent, fork)
+    as_parsed = _structured(renderer, memory, asked)
+    request = replace(asked, messages=asked.messages[: asked.keys.index(parent.request_key)])
+    end = _same_answer(renderer, parent, as_parsed, _structured(renderer, memory, request), asked.tools)
+    if end is None:
+        return _afresh(renderer, text, parent, "template")
+    return _joined(renderer, parent, as_parsed, end)
 
 
-def _reason(candidates: Sequence[Seen], text: str) -> str:
-    if not candidates:
-        return "there is no earlier step"
-    shared = max(_shared_length(step.text, text) for step in candidates)
-    return f"the conversation departs from every earlier step by character {shared}"
+def bridge_text(renderer: Renderer, memory: Memory, text: str) -> Bridged:
+    """`bridge` for a prompt that is plain text, without messages."""
+    longest = _extended(memory, text)
+    if longest is not None:
+        return _joined(renderer, longest, text, len(longest.text))
+    return _afresh(renderer, text, None, "client" if memory.recent else "root")
 
 
-def _shared_length(left: str, right: str) -> int:
-    return bisect.bisect_left(range(len(left)), True, key=lambda n: not right.startswith(left[: n + 1]))
+def bridge_ids(renderer: Renderer, memory: Memory, prompt_ids: Ids) -> Bridged:
+    """`bridge` for a prompt that comes as ids, which are taken as they are."""
+    begun = [step for step in memory.recent if np.array_equal(prompt_ids[: len(step.ids)], step.ids)]
+    parent = max(begun, key=lambda step: len(step.ids), default=None)
+    fork: Fork = "" if parent else "client" if memory.recent else "root"
+    return Bridged(
+        prompt_ids=prompt_ids,
+        text=renderer.decode(prompt_ids, skip_special=False),
+        reused=len(parent.ids) if parent else 0,
+        parent_id=parent.step_id if parent else "",
+        fork=fork,
+    )
 
 
-def restore(messages: Sequence[Message], sampled: Mapping[AnswerKey, str]) -> list[Message]:
-    """The conversation with each echoed answer replaced by the text that was sampled, calls included."""
-    return [_restore(message, sampled) if message.role == "assistant" else message for message in messages]
+def _extended(memory: Memory, text: str) -> Seen | None:
+    begun = [step for step in memory.recent if text.startswith(step.text)]
+    return max(begun, key=lambda step: len(step.text), default=None)
 
 
-def _restore(message: Message, sampled: Mapping[AnswerKey, str]) -> Message:
-    text = sampled.get(answer_key(message))
-    return message if text is None else Message(role="assistant", content=text)
+def _joined(renderer: Renderer, step: Seen, text: str, end: int) -> Bridged:
+    """The step's ids, then those of `text` from character `end` on."""
+    tail = text[end:]
+    tail_ids = renderer.encode(tail)
+    before = step.ids[-_WINDOW:]
+    # Some tokenizers put a space before whatever they encode; the join would then not be the conversation's text.
+    joined = renderer.decode(np.concatenate([before, tail_ids]), skip_special=False)
+    if joined != renderer.decode(before, skip_special=False) + tail:
+        return _afresh(renderer, text, step, "tokenizer")
+    ids = np.concatenate([step.ids, tail_ids])
+    return Bridged(prompt_ids=ids, text=step.text + tail, reused=len(step.ids), parent_id=step.step_id, fork="")
 
 
-def answer_key(answer: Message) -> AnswerKey:
-    """By what an answer is recognised when it comes back; call ids are left out, because clients rename them."""
-    calls = tuple((call.name, _canonical(call.arguments)) for call in answer.tool_calls)
-    return answer.content.strip(), calls
+def _afresh(renderer: Renderer, text: str, parent: Seen | None, fork: Fork) -> Bridged:
+    parent_id = parent.step_id if parent else ""
+    return Bridged(prompt_ids=renderer.encode(text), text=text, reused=0, parent_id=parent_id, fork=fork)
 
 
-def _canonical(arguments: str) -> str:
+def _restored(renderer: Renderer, memory: Memory, asked: Asked) -> str:
+    """The conversation with each echoed answer replaced by the text that was sampled, calls and reasoning included."""
+    sampled = _sampled_answers(memory, asked)
+    restored = [
+        message if known is None else Message(role="assistant", content=_without_end(renderer, known.raw))
+        for message, known in sampled
+    ]
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments.strip()
+        return renderer.text(restored, asked.tools, asked.options)
+    except InvalidRequest:  # a template may want to see the calls that results answer
+        return _structured(renderer, memory, asked)
+
+
+def _structured(renderer: Renderer, memory: Memory, asked: Asked) -> str:
+    """The conversation with each echoed answer replaced by the message that was parsed from what was sampled."""
+    known = [message if known is None else known.answer for message, known in _sampled_answers(memory, asked)]
+    return renderer.text(known, asked.tools, asked.options)
+
+
+def _sampled_answers(memory: Memory, asked: Asked) -> list[tuple[Message, _Sampled | None]]:
+    keys = asked.keys[1:]
+    return [(message, memory.sampled(key, message)) for message, key in zip(asked.messages, keys, strict=True)]
+
+
+def _relation(memory: Memory, asked: Asked) -> tuple[Seen | None, Fork]:
+    """The step that a conversation goes on from, and why not with its ids; `template` if only the template can tell."""
+    place = {key: position for position, key in enumerate(asked.keys)}
+    continued = [step for step in memory.recent if step.history_key and step.history_key in place]
+    if continued:
+        parent = max(continued, key=lambda step: place[step.history_key])
+        same = parent.tools_key == asked.tools_key and not parent.throwaway
+        return parent, "template" if same else "client"
+    rewritten = [
+        step for step in memory.recent if step.request_key and _echoed(asked.messages, place.get(step.request_key))
+    ]
+    if rewritten:
+        return max(rewritten, key=lambda step: place[step.request_key]), "client"
+    return None, "client" if memory.recent else "root"
+
+
+def _echoed(messages: Sequence[Message], position: int | None) -> bool:
+    """Whether some answer stands behind the first `position` messages."""
+    return position is not None and position < len(messages) and messages[position].role == "assistant"
+
+
+def _same_answer(renderer: Renderer, step: Seen, text: str, request: str, tools: Sequence[Tool]) -> int | None:
+    """Where in `text` the step's answer ends, if the template wrote the same answer in other characters; else None.
+
+    `request` is what `step` answered as the template writes it: if `text` does not begin with it, the template writes
+    the past differently by now. The step's own text may be another than both, since earlier answers are in it as they
+    were sampled. The end-of-turn mark counts as part of the answer if the policy sampled it.
+    """
+    start = len(request)
+    if not text.startswith(request):
+        return None
+    marks = _end_marks(renderer)
+    ends = [(position, mark) for mark in marks if (position := text.find(mark, start)) >= 0]
+    if not ends:
+        return None
+    end, mark = min(ends)
+    parser = renderer.parser(tools, text[:start])
+    written = message_of([*parser.feed(text[start:end]), *parser.finish()])
+    same = answer_key(written) == answer_key(step.answer)
+    if not same or written.reasoning.strip() != step.answer.reasoning.strip():
+        return None
+    return end + (len(mark) if step.text.endswith(mark) else 0)
+
+
+def _without_end(renderer: Renderer, raw: str) -> str:
+    """A sampled answer without the end-of-turn mark, which the template writes itself."""
+    return next((raw.removesuffix(mark) for mark in _end_marks(renderer) if raw.endswith(mark)), raw)
+
+
+def _end_marks(renderer: Renderer) -> list[str]:
+    return [renderer.decode([token_id], skip_special=False) for token_id in renderer.eos_ids]

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +11,19 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from stepwell.errors import ConfigError, InvalidRequest
-from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.decoding import ByteDecoder, IncrementalDecoder, Vocabulary, WindowDecoder
+from stepwell.rendering.encoding import Encoder
+from stepwell.rendering.formats import TOOL_FORMATS, find_tool_format
+from stepwell.rendering.formats.base import Forced
+from stepwell.rendering.messages import Message, Tool, ToolCall
+from stepwell.rendering.pieces import ReplyParser
+from stepwell.rendering.source import PieceParser, Reading, Source
 from stepwell.rendering.template import ChatTemplate
-from stepwell.rendering.toolcalls import TOOL_FORMATS, HermesFormat, ParsedResponse, tool_schema
+from stepwell.rendering.thinking import find_thinking
+from stepwell.rendering.wire import tool_to_json
 from stepwell.types import Ids
 
-_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 
 class Renderer:
@@ -36,19 +45,27 @@ class Renderer:
             chat_template: Jinja source.
             special_tokens: Name to text.
             eos_ids: Ids that end the assistant's turn.
-            tool_format: A key of `TOOL_FORMATS`; None means `hermes`. A template that takes tools itself writes them
-                itself under `hermes`.
+            tool_format: A key of `TOOL_FORMATS`; None takes the one whose marks are in the template or among the added
+                tokens, else `hermes`. A template that takes tools itself writes them itself, except under `line`.
 
         Raises:
             ConfigError: the template does not compile, or there is no such tool format.
         """
         if tool_format is not None and tool_format not in TOOL_FORMATS:
             raise ConfigError(f"there is no tool format {tool_format!r}; choose one of {', '.join(TOOL_FORMATS)}")
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        self.tool_format: Final = tool_format or find_tool_format(chat_template, "".join(added))
+        self.eos_ids: Final = frozenset(eos_ids)
         self._tokenizer = tokenizer
         self._template = ChatTemplate(chat_template, special_tokens)
-        self._format = TOOL_FORMATS[tool_format or "hermes"]
-        self._native = self._template.takes_tools and isinstance(self._format, HermesFormat)
-        self.eos_ids: Final = frozenset(eos_ids)
+        self._format = TOOL_FORMATS[self.tool_format]
+        self._native = self._template.takes_tools and self._format.native
+        self._thinking = find_thinking(chat_template, frozenset(added))
+        self._takes_reasoning = "reasoning_content" in chat_template or self.tool_format == "harmony"
+        thinking_marks = (self._thinking.open, self._thinking.close) if self._thinking else ()
+        self._encoder = Encoder(tokenizer)
+        self._vocabulary = Vocabulary(tokenizer, kept={*self._format.marks, *thinking_marks})
+        self.vocabulary_size: Final = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     @classmethod
     def from_directory(cls, path: Path | str, tool_format: str | None = None) -> "Renderer":
@@ -69,29 +86,30 @@ class Renderer:
             tool_format=tool_format,
         )
 
-    def text(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+    def text(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: Mapping[str, Any] = _NO_OPTIONS
+    ) -> str:
         """The conversation as the model reads it, up to where the assistant's turn begins.
+
+        `options` are further variables of the chat template, such as `enable_thinking`; those that it does not know
+        change nothing. Reasoning is shown to models that reason; what becomes of older reasoning the template decides.
 
         Raises:
             InvalidRequest: the chat template refuses the conversation.
         """
-        if self._native:
-            schemas = [tool_schema(tool) for tool in tools]
-            return self._template.render([_template_message(message) for message in messages], schemas or None)
-        written = self._format.write(messages, tools)
-        return self._template.render([_template_message(message) for message in written], None)
+        written = messages if self._native else self._format.write(messages, tools)
+        schemas = [tool_to_json(tool) for tool in tools] if self._native else []
+        return self._template.render([self._shape(message) for message in written], schemas or None, options)
 
     def encode(self, text: str) -> Ids:
         """int32 [P]: token ids of text in which special tokens are written out.
 
+        Long texts take milliseconds, but in a thread of their own hold nobody else up.
+
         Raises:
             InvalidRequest: the text holds a lone surrogate, which no tokenizer can encode.
         """
-        try:
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        except (UnicodeEncodeError, TypeError) as error:
-            raise InvalidRequest(f"the text is not valid Unicode: {error}") from error
-        return np.array(ids, np.int32)
+        return self._encoder.encode(text)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Ids:
         """int32 [P]: the prompt for the assistant's next turn. Raises InvalidRequest as `text` does."""
@@ -99,90 +117,67 @@ class Renderer:
 
     def decode(self, ids: Sequence[int] | Ids, skip_special: bool = True) -> str:
         """The text of token ids, without special tokens if `skip_special`."""
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=skip_special)
+        if not skip_special and self._vocabulary.byte_level:
+            return b"".join(map(self._vocabulary.token_bytes, np.asarray(ids).tolist())).decode(errors="replace")
+        return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=skip_special)
 
-    def decoder(self) -> "IncrementalDecoder":
-        """A fresh decoder for tokens that arrive one after the other."""
-        return IncrementalDecoder(self._tokenizer)
+    def decoder(self) -> IncrementalDecoder:
+        """A fresh decoder for a reply's tokens, which arrive one after the other.
 
-    def raw_answer(self, response_ids: Sequence[int] | Ids) -> str:
-        """What was sampled, special tokens included, without the end-of-turn token that the template writes itself."""
-        ends = len(response_ids) > 0 and int(response_ids[-1]) in self.eos_ids
-        return self.decode(response_ids[:-1] if ends else response_ids, skip_special=False)
+        Special tokens that mark calls or reasoning are part of the text; all others, the end of turn too, are not.
+        """
+        return ByteDecoder(self._vocabulary) if self._vocabulary.byte_level else WindowDecoder(self._vocabulary)
 
-    def parse(self, response_ids: Sequence[int] | Ids, tools: Sequence[Tool] = ()) -> ParsedResponse:
-        """Content and tool calls of a sampled response; without tools everything is content."""
-        return self.parse_text(self.decode(response_ids), tools)
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token's own bytes, special ones written out; none if there is no such token."""
+        return self._vocabulary.token_bytes(token_id)
 
-    def parse_text(self, text: str, tools: Sequence[Tool] = ()) -> ParsedResponse:
-        """`parse` for a response whose text is already decoded."""
-        return self._format.parse(text, tools) if tools else ParsedResponse(content=text)
+    def parser(self, tools: Sequence[Tool] = (), prompt_end: str = "") -> ReplyParser:
+        """A fresh parser for a reply's text; without tools nothing is a call.
 
-    def plain_length(self, text: str, tools: Sequence[Tool] = ()) -> int:
-        """How many characters of a response that begins with `text` are certainly content, not a tool call."""
-        return self._format.plain_length(text, tools) if tools else len(text)
+        `prompt_end`: the end of the prompt, or all of it, which tells whether the template began the reasoning itself.
+        """
+        return PieceParser(partial(self._read, tools=tools, prompt_end=prompt_end))
 
+    def forced(self, tools: Sequence[Tool], name: str = "", prompt_end: str = "") -> Forced:
+        """How an answer begins that is certainly a call of the tool `name`, or, without one, of any.
 
-class IncrementalDecoder:
-    """Token ids in, text out as early as possible.
+        The answer's parser is fed the prefix first. `prompt_end` is that of `parser`: reasoning is over before a call.
 
-    Laws: the pieces, `finish()` included, concatenate to the decoding of all ids; no piece ends inside a character.
-    """
+        Raises:
+            InvalidRequest: there is no such tool, or calls cannot be forced in this model's tool format.
+        """
+        chosen = [tool for tool in tools if name in ("", tool.name)]
+        if not chosen:
+            raise InvalidRequest(
+                f"the tool {name!r} cannot be called, since it is not among the tools that are offered"
+            )
+        forced = self._format.forced(chosen)
+        if self._thinking and self._thinking.is_open(prompt_end):
+            return replace(forced, prefix=f"\n{self._thinking.close}\n\n{forced.prefix}")
+        return forced
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start before the first token."""
-        self._tokenizer = tokenizer
-        self._window: list[int] = []  # tokens since the last-but-one piece: context for decoders that look back
-        self._sent = 0  # tokens of the window whose text was handed out
+    def write_calls(self, calls: Sequence[ToolCall], tools: Sequence[Tool] = ()) -> str:
+        """The text by which this model would have made these calls: `parser` reads it back."""
+        return self._format.write_calls(calls, tools)
 
-    def feed(self, ids: Iterable[int]) -> str:
-        """The text that these tokens complete; empty while a character is incomplete."""
-        self._window.extend(ids)
-        text = self._tail()
-        if text.endswith(_REPLACEMENT) or self._ends_in_byte():
-            return ""
-        del self._window[: self._sent]
-        self._sent = len(self._window)
-        return text
+    @property
+    def thinking_marks(self) -> tuple[str, str] | None:
+        """What comes before and after reasoning in a reply; None for a model that does not reason."""
+        return (self._thinking.open, self._thinking.close) if self._thinking else None
 
-    def finish(self) -> str:
-        """What was held back: an incomplete character, as U+FFFD."""
-        text = self._tail()
-        self._sent = len(self._window)
-        return text
+    def _read(self, source: Source, tools: Sequence[Tool], prompt_end: str) -> Reading[None]:
+        if self._thinking:
+            yield from self._thinking.read(source, self._thinking.is_open(prompt_end))
+        yield from self._format.read(source, tools)
 
-    def _tail(self) -> str:
-        before = self._tokenizer.decode(self._window[: self._sent], skip_special_tokens=True)
-        return self._tokenizer.decode(self._window, skip_special_tokens=True)[len(before) :]
-
-    def _ends_in_byte(self) -> bool:
-        # Byte-fallback vocabularies decode a run of byte tokens as a whole, so its text is known only after the run.
-        token = self._tokenizer.id_to_token(self._window[-1]) if self._window else None
-        return token is not None and len(token) == 6 and token.startswith("<0x")
-
-
-def _template_message(message: Message) -> dict[str, Any]:
-    shape: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        shape["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _parsed_arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        shape["tool_call_id"] = message.tool_call_id
-    return shape
-
-
-def _parsed_arguments(arguments: str) -> object:
-    # Templates write arguments with `tojson`, which would quote a string a second time.
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    def _shape(self, message: Message) -> dict[str, Any]:
+        if message.reasoning and not self._takes_reasoning:
+            content = message.content
+            if self._thinking:
+                content = self._thinking.inline(message.reasoning, content)
+            message = replace(message, reasoning="", content=content)
+        return self._format.shape(message)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

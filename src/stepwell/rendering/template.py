@@ -42,16 +42,20 @@ class ChatTemplate:
             raise ConfigError(f"the model's chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
-        """The conversation as text, ending where the assistant's turn begins.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> str:
+        """The conversation as text, ending where the assistant's turn begins; `options` are further variables.
 
         Raises:
             InvalidRequest: the template refuses this conversation, e.g. roles that do not alternate.
         """
         try:
-            return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
-            )
+            fixed = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
+            return self._template.render({**options, **self._special_tokens, **fixed})
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
             # A template is a program from outside: whatever it stumbles over is this conversation's shape.
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from error

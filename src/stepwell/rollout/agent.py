@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import openai
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
-from stepwell.rendering.messages import Message, Tool, ToolCall
+from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.wire import message_from_json, message_to_json, tool_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +81,18 @@ class ChatAgent:
             raise (EngineError if error.status_code >= 500 else InvalidRequest)(error.message) from error
         except openai.OpenAIError as error:
             raise EngineError(f"no answer from {self._url}: {error}") from error
-        return Action(_from_wire(completion.choices[0].message), completion.id.removeprefix("chatcmpl-"))
+        answer = message_from_json(completion.choices[0].message.to_dict())
+        return Action(answer, completion.id.removeprefix("chatcmpl-"))
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [_to_wire(message) for message in messages],
+            "messages": [message_to_json(message) for message in messages],
             "temperature": self._config.temperature,
             "max_tokens": self._config.max_tokens,
         }
         if tools:
-            body["tools"] = [_tool_to_wire(tool) for tool in tools]
+            body["tools"] = [tool_to_json(tool) for tool in tools]
         return body
 
     async def __aenter__(self) -> "ChatAgent":
@@ -99,29 +101,3 @@ class ChatAgent:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
-
-
-def _to_wire(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        wire["tool_call_id"] = message.tool_call_id
-    return wire
-
-
-def _tool_to_wire(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-def _from_wire(message: ChatCompletionMessage) -> Message:
-    calls = tuple(
-        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
-        for call in message.tool_calls or ()
-        if call.type == "function"
-    )
-    return Message(role="assistant", content=message.content or "", tool_calls=calls)

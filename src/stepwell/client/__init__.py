@@ -1,0 +1,1 @@
+"""Talk to a gateway from Python: sessions, groups, trajectories, steps, rewards, feedback, events."""

@@ -1,0 +1,281 @@
+"""vLLM: its OpenAI server's `/v1/completions`, with token ids in and out.
+
+vLLM reports log-probabilities in one of two ways, which is found out when connecting. `raw_logprobs`, its default, are
+those before temperature; `processed_logprobs` are those after temperature and truncation. What is recorded here is
+between the two, so each allows what it can tell exactly and the rest is refused. Under a JSON schema both are those
+after the schema's mask; such responses are scored a second time, as prompts, which no mask touches.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from stepwell.engines.base import Chunk, Engine, Generation
+from stepwell.engines.replicas import replicated
+from stepwell.engines.served import (
+    NEUTRAL,
+    NOISE,
+    Answer,
+    Problem,
+    ServedConfig,
+    ServedEngine,
+    Syntax,
+    Top,
+    room_for,
+    served_model,
+    split_by_version,
+)
+from stepwell.engines.upstream import Upstream
+from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest
+from stepwell.rendering.renderer import Renderer
+from stepwell.types import FinishReason
+
+_PATH: Final = "/v1/completions"
+_COLDEST: Final = 0.01
+"""vLLM silently raises temperatures between 0 and this."""
+_TOO_OLD: Final = "sends no token ids: it needs vLLM 0.10.2 or later, which knows return_token_ids"
+
+
+class VLLMConfig(ServedConfig):
+    """vLLM's OpenAI server (`vllm serve`), 0.10.2 or later."""
+
+    async def connect(self, renderer: Renderer, syntax: Syntax) -> Engine:  # noqa: ARG002 - it takes and gives ids
+        """See `ServedConfig`."""
+        return await replicated(VLLMEngine.connect(url, self, sorted(renderer.eos_ids)) for url in self.urls)
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] = []
+
+
+class _Scored(msgspec.Struct):
+    logprob: float
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    prompt_logprobs: list[dict[str, _Scored] | None] | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Event(msgspec.Struct):
+    """A whole answer, or one event of a stream."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Problem | None = None
+
+
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+
+
+class VLLMEngine(ServedEngine):
+    """Samples on a vLLM server; meets `stepwell.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        model: str,
+        context_length: int,
+        processed_logprobs: bool,
+        eos_ids: Sequence[int],
+        policy_version: int = 0,
+    ) -> None:
+        """Use `connect`, which asks the server for its facts."""
+        super().__init__(upstream, model=model, context_length=context_length, policy_version=policy_version)
+        self._processed = processed_logprobs
+        self._eos_ids = list(eos_ids)
+
+    @classmethod
+    async def connect(cls, url: str, config: VLLMConfig, eos_ids: Sequence[int]) -> "VLLMEngine":
+        """The engine of the server at `url`; `eos_ids` end a response, whatever the server believes.
+
+        Raises:
+            ConfigError: the server does not offer the model, or is not vLLM, or is too old.
+            EngineError: it cannot be reached.
+        """
+        upstream = Upstream(url, config)
+        try:
+            model, context_length = await served_model(upstream, config.model)
+            processed = await _reports_processed(upstream, model)
+        finally:
+            await upstream.aclose()  # requests may come from another event loop than this one
+        return cls(
+            upstream,
+            model=model,
+            context_length=context_length,
+            processed_logprobs=processed,
+            eos_ids=eos_ids,
+            policy_version=config.policy_version,
+        )
+
+    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
+        """Stream one completion (see the protocol); under a JSON schema it comes as one chunk."""
+        room = room_for(request, self.context_length)
+        self._refuse_inexact(request)
+        if request.json_schema or not request.stream:
+            version = self.policy_version
+            answer = await (self._constrained(request, room) if request.json_schema else self._whole(request, room))
+            for part in split_by_version(answer, version):
+                yield part
+            return
+        body = self._body(request, room) | {"stream": True, "stream_options": {"include_usage": True}}
+        answering, sampled = Answer(self), None
+        async with aclosing(self._upstream.events(_PATH, body)) as batches:
+            async for payloads in batches:
+                events = [self._upstream.decoded(payload, _EVENTS) for payload in payloads if payload != b"[DONE]"]
+                last = next((event for event in reversed(events) if _goes_on(event)), None)
+                for event in events:
+                    more = last is not None and event is not last
+                    if (chunk := self._arrived(answering, event, request.top_logprobs, more=more)) is not None:
+                        yield chunk
+                    last = None if event is last else last
+                    sampled = event.usage or sampled
+        yield answering.end(sampled.completion_tokens if sampled else None)
+
+    async def _whole(self, request: Generation, room: int) -> Chunk:
+        event = await self._upstream.post(_PATH, self._body(request, room), _Event)
+        answering = Answer(self)
+        self._arrived(answering, event, request.top_logprobs)
+        return answering.end(event.usage.completion_tokens if event.usage else None)
+
+    async def _constrained(self, request: Generation, room: int) -> Chunk:
+        """Sample under the schema's mask, then score the response without it."""
+        if room < 2:
+            raise ContextOverflow("the prompt leaves no room to score what is sampled under a JSON schema")
+        version = self.policy_version
+        sampled = await self._whole(request, room - 1)
+        body = self._scoring(request, sampled)
+        event = await self._upstream.post(_PATH, body, _Event)
+        scores = (event.choices[0].prompt_logprobs or []) if event.choices else []
+        scores = scores[len(request.prompt_ids) :]
+        if self.policy_version != version or len(scores) != len(sampled.token_ids):
+            raise EngineError("the response could not be scored: the weights changed, or the server sent no scores")
+        own = [(scored or {}).get(str(token)) for token, scored in zip(sampled.token_ids, scores, strict=True)]
+        if None in own:
+            raise EngineError(f"{self.url} scored other tokens than it sampled")
+        tops = [
+            _best({int(i): s.logprob for i, s in (scored or {}).items()}, request.top_logprobs) for scored in scores
+        ]
+        return replace(
+            sampled,
+            logprobs=tuple(score.logprob for score in own if score),
+            top=tuple(tops) if request.top_logprobs else (),
+        )
+
+    def _arrived(self, answering: Answer, event: _Event, top: int, *, more: bool = False) -> Chunk | None:
+        if event.error is not None:
+            raise event.error.explained(self.url)
+        if not event.choices:
+            return None
+        choice = event.choices[0]
+        if choice.token_ids is None:
+            raise EngineError(f"{self.url} {_TOO_OLD}")
+        logprobs = choice.logprobs or _Logprobs([])
+        tops = [_best(_by_id(found), top) for found in logprobs.top_logprobs] if top else ()
+        finish = _finish(choice.finish_reason)
+        return answering.add(choice.token_ids, logprobs.token_logprobs, tops, finish, more=more)
+
+    def _body(self, request: Generation, room: int) -> dict[str, Any]:
+        sampling = request.sampling
+        body = NEUTRAL | {
+            "model": self.model,
+            "prompt": request.prompt_ids.tolist(),
+            "max_tokens": room,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "logprobs": request.top_logprobs,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "stop_token_ids": self._eos_ids,
+            "skip_special_tokens": False,
+            "include_stop_str_in_output": True,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if request.stop:
+            body["stop"] = request.stop
+        if request.json_schema:
+            body["structured_outputs"] = {"json": request.json_schema}
+        return body
+
+    def _scoring(self, request: Generation, sampled: Chunk) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "prompt": [*request.prompt_ids.tolist(), *sampled.token_ids],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": request.top_logprobs,
+        }
+
+    def _refuse_inexact(self, request: Generation) -> None:
+        """Whatever the server would answer with log-probabilities of another distribution than is recorded."""
+        sampling = request.sampling
+        if 0 < sampling.temperature < _COLDEST:
+            raise InvalidRequest(f"temperature must be 0, which is greedy, or at least {_COLDEST}")
+        if request.json_schema:
+            if sampling.temperature not in (0, 1):
+                raise InvalidRequest("with a JSON schema, vLLM can tell log-probabilities only at temperature 0 or 1")
+        elif self._processed:
+            if sampling.top_p < 1 or sampling.top_k:
+                raise InvalidRequest(
+                    "this vLLM reports log-probabilities after truncation: use top_p 1 and top_k 0, or start the "
+                    "server without --logprobs-mode processed_logprobs and use temperature 0 or 1"
+                )
+        elif sampling.temperature not in (0, 1):
+            raise InvalidRequest(
+                "this vLLM reports log-probabilities before temperature: use temperature 0 or 1, or start the server "
+                "with --logprobs-mode processed_logprobs"
+            )
+
+
+def _goes_on(event: _Event) -> bool:
+    """Whether it becomes a chunk now, not at the answer's end."""
+    return bool(event.choices and event.choices[0].token_ids) and event.choices[0].finish_reason is None
+
+
+def _by_id(tokens: dict[str, float]) -> dict[int, float]:
+    return {int(token.removeprefix("token_id:")): logprob for token, logprob in tokens.items()}
+
+
+def _best(logprobs: dict[int, float], count: int) -> Top:
+    """The `count` likeliest; servers add the sampled token to them."""
+    return tuple(sorted(logprobs.items(), key=itemgetter(1), reverse=True)[:count])
+
+
+def _finish(reason: str | None) -> FinishReason | None:
+    if reason == "length":
+        return "length"
+    if reason in ("abort", "error"):
+        raise EngineError(f"vLLM gave up the request ({reason})")
+    return None if reason is None else "stop"
+
+
+async def _reports_processed(upstream: Upstream, model: str) -> bool:
+    """Whether log-probabilities move with temperature. Raises ConfigError for a server that cannot be used."""
+    likeliest = []
+    for temperature in (1.0, 2.0):
+        body = NEUTRAL | {"model": model, "prompt": [1, 2, 3], "max_tokens": 1, "temperature": temperature}
+        body |= {"top_p": 1.0, "top_k": 0, "logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        event = await upstream.post(_PATH, body, _Event)
+        choice = event.choices[0] if event.choices else _Choice()
+        if choice.token_ids is None:
+            raise ConfigError(f"{upstream.url} {_TOO_OLD}")
+        if choice.logprobs is None or not choice.logprobs.top_logprobs:
+            raise ConfigError(f"{upstream.url} sends no log-probabilities; start it with --max-logprobs of at least 1")
+        likeliest.append(max(choice.logprobs.top_logprobs[0].values()))
+    if max(likeliest) > NOISE:
+        raise ConfigError(f"{upstream.url} reports logits; start it with --logprobs-mode processed_logprobs")
+    return abs(likeliest[0] - likeliest[1]) > NOISE

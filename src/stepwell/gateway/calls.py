@@ -1,0 +1,178 @@
+"""The doors through which agents call: one endpoint per dialect, streamed and not, errors in its own shape."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from stepwell.errors import EngineError
+from stepwell.gateway.callers import caller_of
+from stepwell.gateway.config import GatewayConfig
+from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, StreamWriter
+from stepwell.gateway.dialects.messages import CountTokens
+from stepwell.gateway.exchange import Exchange
+from stepwell.gateway.gate import Gate
+from stepwell.gateway.observe import Meters, Watch
+from stepwell.gateway.problems import Problem, problem_of
+from stepwell.gateway.redact import Redactor
+from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, EventStream, parse_json, read_body, unless_gone
+
+_log: Final = logging.getLogger(__name__)
+_LONG_BODY: Final = 65_536
+"""Bytes from which on a body is parsed in a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What all endpoints share."""
+
+    exchange: Exchange
+    gate: Gate
+    meters: Meters
+    config: GatewayConfig
+
+
+class CallEndpoint:
+    """`POST` on the path of one dialect; an ASGI application."""
+
+    def __init__(self, services: Services, dialect: Dialect) -> None:
+        """Play the calls of `dialect`."""
+        self._services = services
+        self._dialect = dialect
+        self._redact = Redactor(services.config.redact)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        watch = Watch(self._services.meters, self._dialect.name, request.headers)
+        try:
+            async with self._services.gate.passing(scope["state"]["principal"]):
+                await self._respond(request, send, watch)
+        except ClientGone:
+            watch.left()
+            await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
+        except Exception as error:
+            problem = logged(error, f"{request.method} {request.url.path}")
+            watch.refused(problem)
+            await problem_response(problem, self._dialect.problem(problem))(scope, receive, send)
+
+    async def _respond(self, request: Request, send: Send, watch: Watch) -> None:
+        config = self._services.config
+        body = await read_body(request, config.max_body_bytes, config.body_seconds)
+        call = await asyncio.to_thread(self._parse, body) if len(body) > _LONG_BODY else self._parse(body)
+        watch.asked(call)
+        events = self._services.exchange.play(call, caller_of(request))
+        if call.stream:
+            response = await self._streamed(call, events, request, watch)
+        else:
+            answers = await unless_gone(request.receive, _drain(events, call.choices))
+            headers = _headers([answer.step.id for answer in answers], answers[0].step.trajectory_id)
+            headers["x-stepwell-policy-version"] = str(answers[0].step.policy_version_max)
+            response = Response(self._dialect.answer(call, answers), headers=headers, media_type="application/json")
+            watch.answered(answers)
+        await response(request.scope, request.receive, send)
+
+    def _parse(self, body: bytes) -> ChatCall:
+        return self._dialect.parse(parse_json(body), self._redact(body))
+
+    async def _streamed(
+        self, call: ChatCall, events: AsyncGenerator[Event, None], request: Request, watch: Watch
+    ) -> Response:
+        # Errors before the first token still have a status of their own, so the headers wait for it.
+        started = await unless_gone(request.receive, _first(events))
+        watch.first_token()
+        writer = self._dialect.writer(call)
+        headers = _headers(started.step_ids, started.trajectory_id)
+        headers["x-stepwell-policy-version"] = str(started.policy_version)
+        written = _written(writer, started, events, watch)
+        return EventStream(written, headers, ping=writer.ping(), ping_seconds=self._services.config.ping_seconds)
+
+
+class CountEndpoint:
+    """How long a prompt would be; nothing is sampled and nothing stored. An ASGI application."""
+
+    def __init__(self, services: Services) -> None:
+        """Count with the renderer of the exchange."""
+        self._services = services
+        self._dialect = CountTokens()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request, config = Request(scope, receive), self._services.config
+        try:
+            body = await read_body(request, config.max_body_bytes, config.body_seconds)
+            tokens = await self._services.exchange.count(self._dialect.parse(parse_json(body), body))
+            response = Response(self._dialect.answer(tokens), media_type="application/json")
+        except ClientGone:
+            response = Response(status_code=CLIENT_CLOSED)
+        except Exception as error:
+            problem = logged(error, f"{request.method} {request.url.path}")
+            response = problem_response(problem, self._dialect.problem(problem))
+        await response(scope, receive, send)
+
+
+async def _drain(events: AsyncGenerator[Event, None], choices: int) -> tuple[Answer, ...]:
+    answers: list[Answer] = []
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Answer):
+                answers.append(event)
+    if len(answers) != choices:
+        raise EngineError("the engine ended without an answer; try again")
+    return tuple(sorted(answers, key=lambda answer: answer.choice))
+
+
+async def _first(events: AsyncGenerator[Event, None]) -> Started:
+    async for event in events:
+        if isinstance(event, Started):
+            return event
+    raise EngineError("the engine ended without a token; try again")
+
+
+async def _written(
+    writer: StreamWriter, started: Started, events: AsyncGenerator[Event, None], watch: Watch
+) -> AsyncGenerator[bytes, None]:
+    answers: list[Answer] = []
+    async with aclosing(events):
+        try:
+            yield writer.start(started)
+            async for event in events:
+                if isinstance(event, Delta):
+                    yield writer.delta(event)
+                elif isinstance(event, Started):
+                    yield writer.start(event)
+                else:
+                    answers.append(event)
+                    yield writer.end(event)
+            watch.answered(answers)
+        except (GeneratorExit, asyncio.CancelledError):  # the client left: while we wrote, or while we waited
+            watch.left() if len(answers) < len(started.step_ids) else watch.answered(answers)
+            raise
+        except Exception as error:  # the status is sent already, so the error goes into the stream
+            problem = logged(error, "a stream")
+            watch.refused(problem)
+            yield writer.error(problem)
+
+
+def _headers(step_ids: "list[str] | tuple[str, ...]", trajectory_id: str) -> dict[str, str]:
+    return {"x-stepwell-step": ",".join(step_ids), "x-stepwell-trajectory": trajectory_id}
+
+
+def problem_response(problem: Problem, body: bytes) -> Response:
+    """An error answer."""
+    headers = {} if problem.retry_after is None else {"retry-after": str(max(1, round(problem.retry_after)))}
+    return Response(body, problem.status, headers=headers, media_type="application/json")
+
+
+def logged(error: Exception, what: str) -> Problem:
+    """What to tell the client; a failure of ours is logged with its traceback."""
+    problem = problem_of(error)
+    if problem.status >= 500:
+        _log.error("%s failed", what, exc_info=error)
+    return problem

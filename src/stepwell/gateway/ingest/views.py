@@ -1,0 +1,150 @@
+"""What the routes of this door answer: models for the OpenAPI document, and the JSON of stored trajectories."""
+
+import dataclasses
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stepwell.gateway.ingest.wire import StepWire, TrajectoryWire
+from stepwell.types import AnnotationKind, Status, Step, Trajectory
+
+
+class View(BaseModel):
+    """Base of what is only ever sent."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Refusal(View):
+    """Why an item was refused."""
+
+    code: str
+    """What it is, such as `conflict`."""
+    message: str
+    """What to do about it."""
+
+
+class Verdict(View):
+    """What became of one item."""
+
+    id: str
+    """The item's."""
+    status: Literal["stored", "duplicate", "refused"]
+    """`duplicate`: the same was stored before, and nothing was written again."""
+    cursor: int | None
+    """Its place in the log; null if it was refused."""
+    error: Refusal | None
+    """Null unless it was refused."""
+
+
+class Verdicts(View):
+    """One verdict per item, in order."""
+
+    results: list[Verdict]
+
+
+class Problem(View):
+    """An error."""
+
+    message: str
+    """The mistake and its remedy."""
+    type: str
+    """Its family in OpenAI's API."""
+    param: str | None
+    """Place of the mistake in the request."""
+    code: str
+    """What exactly it is."""
+
+
+class ErrorAnswer(View):
+    """Every error answer."""
+
+    error: Problem
+
+
+class SessionAnswer(View):
+    """How to call in a session: with one of the base URLs, or with the key, or with both."""
+
+    trajectory_id: str
+    """The trajectory that its calls become."""
+    api_key: str
+    """A key for this trajectory alone."""
+    openai_base_url: str
+    """For OpenAI's clients."""
+    anthropic_base_url: str
+    """For Anthropic's clients."""
+
+
+class NoteView(View):
+    """Feedback or an event."""
+
+    id: str
+    target: Literal["step", "trajectory"]
+    target_id: str
+    kind: AnnotationKind
+    name: str
+    """Which feedback or event: `thumbs` or `user_turn`, say."""
+    value: float | None
+    text: str
+    created_at: float
+    """Unix time in seconds."""
+
+
+class TrajectoryView(View):
+    """A trajectory with its steps and what is known about them."""
+
+    info: TrajectoryWire
+    status: Status
+    """`open`, or how it ended."""
+    why: str
+    """What was said about the end."""
+    reward: float | None
+    """Sum of all reward parts; null if nothing was rewarded yet."""
+    reward_parts: dict[str, float]
+    """Name of each part with its sum."""
+    step_rewards: list[float]
+    """One per step; that of the whole trajectory is counted at its last."""
+    steps: list[StepWire]
+    annotations: list[NoteView]
+    """Feedback and events, in the order in which they arrived."""
+
+
+class StatsView(View):
+    """Counts of everything in the pool."""
+
+    cursor: int
+    """The newest place in the log."""
+    groups: int
+    groups_ready: int
+    trajectories: int
+    trajectories_by_status: dict[str, int]
+    trajectories_rewarded: int
+    steps: int
+    prompt_tokens: int
+    response_tokens: int
+    annotations: int
+    updates: int
+    policy_version: int
+    """Highest version that any step or update carries."""
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """A step as `StepWire` reads it."""
+    shape = dataclasses.asdict(step)
+    return {**shape, **{name: shape[name].tolist() for name in ("prompt_ids", "response_ids", "logprobs")}}
+
+
+def trajectory_json(trajectory: Trajectory) -> bytes:
+    """A trajectory as `TrajectoryView` has it. ASCII: texts with lone surrogates, which agents do produce, fit too."""
+    shape = {
+        "info": dataclasses.asdict(trajectory.info),
+        "status": trajectory.status,
+        "why": trajectory.why,
+        "reward": trajectory.reward,
+        "reward_parts": dict(trajectory.reward_parts),
+        "step_rewards": list(trajectory.step_rewards),
+        "steps": [step_json(step) for step in trajectory.steps],
+        "annotations": [dataclasses.asdict(note) for note in trajectory.annotations],
+    }
+    return json.dumps(shape).encode()

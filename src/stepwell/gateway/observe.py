@@ -1,0 +1,152 @@
+"""What can be seen of the gateway from outside: Prometheus metrics, OpenTelemetry spans, and a log line per call.
+
+Metric names and labels: docs/reference/gateway.md. Spans follow OpenTelemetry's conventions for generative AI; without
+a configured SDK they cost next to nothing and go nowhere.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from stepwell.engines.base import Engine
+from stepwell.gateway.dialects.base import Answer, ChatCall
+from stepwell.gateway.gate import Gate
+from stepwell.gateway.problems import Problem
+from stepwell.types import Step
+
+_calls: Final = logging.getLogger("stepwell.calls")
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Meters:
+    """The metrics of one gateway."""
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        """Start at zero; what can be read off `engine` and `gate` is read when somebody asks."""
+        self.registry = registry = CollectorRegistry()
+        self.calls = Counter(
+            "stepwell_calls",
+            "Calls answered, by dialect and outcome (ok, or the error's code)",
+            ["dialect", "outcome"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "stepwell_call_seconds",
+            "From the request to the end of the answer",
+            ["dialect"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.first = Histogram(
+            "stepwell_first_token_seconds",
+            "From the request to the first token of a stream",
+            ["dialect"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.steps = Counter(
+            "stepwell_steps", "Steps stored", ["finish_reason", "fork", "side", "token_source"], registry=registry
+        )
+        self.tokens = Counter(
+            "stepwell_tokens",
+            "Tokens of stored steps: prompt, cached (of the prompt), response",
+            ["kind"],
+            registry=registry,
+        )
+        running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
+        running.set_function(lambda: gate.running)
+        waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)
+        waiting.set_function(lambda: gate.waiting)
+        version = Gauge("stepwell_policy_version", "Version of the weights that would sample next", registry=registry)
+        version.set_function(lambda: engine.policy_version)
+
+    def stored(self, step: Step, cached: int) -> None:
+        """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
+        self.steps.labels(step.finish_reason, step.fork, step.side, step.token_source).inc()
+        self.tokens.labels("prompt").inc(len(step.prompt_ids))
+        self.tokens.labels("cached").inc(cached)
+        self.tokens.labels("response").inc(len(step.response_ids))
+
+
+class Watch:
+    """One call, from the request to the end of its answer."""
+
+    def __init__(self, meters: Meters, dialect: str, headers: Mapping[str, str]) -> None:
+        """The request has arrived."""
+        self._meters = meters
+        self._dialect = dialect
+        self._begun = time.perf_counter()
+        self._span = trace.get_tracer("stepwell.gateway").start_span(
+            "chat", context=propagate.extract(headers), kind=SpanKind.SERVER
+        )
+
+    def asked(self, call: ChatCall) -> None:
+        """The request is understood."""
+        if self._span.is_recording():
+            self._span.update_name(f"chat {call.model}")
+            self._span.set_attributes(
+                {
+                    "gen_ai.operation.name": "text_completion" if call.prompt is not None else "chat",
+                    "gen_ai.provider.name": "stepwell",
+                    "gen_ai.request.model": call.model,
+                    "gen_ai.request.temperature": call.temperature,
+                    "gen_ai.request.top_p": call.top_p,
+                    "gen_ai.request.choice.count": call.choices,
+                }
+            )
+
+    def first_token(self) -> None:
+        """The first token of a stream is there."""
+        self._meters.first.labels(self._dialect).observe(time.perf_counter() - self._begun)
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """The call has its answer."""
+        steps = [answer.step for answer in answers]
+        if self._span.is_recording():
+            self._span.set_attributes(
+                {
+                    "gen_ai.response.id": steps[0].id,
+                    "gen_ai.response.model": steps[0].model,
+                    "gen_ai.response.finish_reasons": [answer.end for answer in answers],
+                    "gen_ai.usage.input_tokens": len(steps[0].prompt_ids),
+                    "gen_ai.usage.output_tokens": sum(len(step.response_ids) for step in steps),
+                    "gen_ai.conversation.id": steps[0].trajectory_id,
+                    "stepwell.policy_version": steps[0].policy_version_max,
+                }
+            )
+        self._end("ok", "")
+        if _calls.isEnabledFor(logging.INFO):
+            tokens = {"prompt_tokens": len(steps[0].prompt_ids), "response_tokens": sum(map(_sampled, steps))}
+            place = {"trajectory": steps[0].trajectory_id, "step": ",".join(step.id for step in steps)}
+            _calls.info("call answered", extra={"call": self._line("ok") | tokens | place})
+
+    def refused(self, problem: Problem) -> None:
+        """The call has no answer, or not a whole one."""
+        self._end(problem.code, problem.message)
+        if _calls.isEnabledFor(logging.INFO):
+            _calls.info("call refused", extra={"call": self._line(problem.code) | {"message": problem.message}})
+
+    def left(self) -> None:
+        """The client went away first."""
+        self._end("client_gone", "the client closed the connection")
+
+    def _end(self, outcome: str, failure: str) -> None:
+        self._meters.calls.labels(self._dialect, outcome).inc()
+        self._meters.seconds.labels(self._dialect).observe(time.perf_counter() - self._begun)
+        if failure and self._span.is_recording():
+            self._span.set_attribute("error.type", outcome)
+            self._span.set_status(StatusCode.ERROR, failure)
+        self._span.end()
+
+    def _line(self, outcome: str) -> dict[str, object]:
+        milliseconds = round((time.perf_counter() - self._begun) * 1e3, 1)
+        return {"dialect": self._dialect, "outcome": outcome, "ms": milliseconds}
+
+
+def _sampled(step: Step) -> int:
+    return len(step.response_ids)

@@ -1,0 +1,61 @@
+"""Attempts at one and the same call: what an SDK sends again after a failure is not a second step.
+
+A call is a repetition if the client says so (a retry count, an idempotency key) or if it is byte for byte the one
+whose attempt failed or was cut. If the earlier attempt did succeed, and only its answer was lost, that answer is given
+again; else the call is sampled afresh, in the same trajectory. An identical call after a success, without such a word,
+is a new sample.
+"""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+from stepwell.gateway.callers import Caller
+from stepwell.gateway.dialects.base import ChatCall
+
+_KEPT: Final = 4096
+_SECONDS: Final = 900.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """What became of a call."""
+
+    trajectory_id: str = ""
+    """Empty until it is known."""
+    step_ids: tuple[str, ...] = ()
+    """Of all choices; empty unless it succeeded."""
+    failed: bool = False
+    """Whether it ended without an answer."""
+    at: float = field(default_factory=time.monotonic)
+
+
+class Attempts:
+    """The last calls, by caller and body."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._attempts: OrderedDict[bytes, Attempt] = OrderedDict()
+
+    def begin(self, call: ChatCall, caller: Caller) -> tuple[Attempt, Attempt | None]:
+        """A new attempt, and the one that it repeats, if it does."""
+        key = _key(call, caller)
+        earlier = self._attempts.pop(key, None)
+        current = Attempt()
+        self._attempts[key] = current
+        if len(self._attempts) > _KEPT:
+            self._attempts.popitem(last=False)
+        if earlier is None or time.monotonic() - earlier.at > _SECONDS:
+            return current, None
+        repeats = earlier.failed or caller.retries or bool(caller.idempotency_key)
+        return current, earlier if repeats else None
+
+
+def _key(call: ChatCall, caller: Caller) -> bytes:
+    digest = blake2b(caller.scope, digest_size=16)
+    for part in (caller.trajectory_id or "", caller.idempotency_key, call.dialect):
+        digest.update(f"{part}\n".encode())
+    digest.update(call.body)
+    return digest.digest()

@@ -1,0 +1,87 @@
+"""Text to token ids, with what was tokenised before taken from memory.
+
+A conversation is sent anew with every call, and much of it, system prompts and tools above all, is the same in every
+conversation. Special tokens cut a text into parts that most tokenizers treat one by one; each part is remembered.
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from itertools import product
+from typing import Final
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from stepwell.errors import InvalidRequest
+from stepwell.types import Ids
+
+_LONG: Final = 8192
+"""Characters from which on other threads should be able to run meanwhile."""
+_PROBES: Final = ("a b", " a", "\n\nb ", "É!")
+
+
+class Encoder:
+    """One tokenizer with its memory; safe to share between threads.
+
+    Law: `encode` gives what the tokenizer gives for the whole text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, budget: int = 32 * 2**20) -> None:
+        """Remember parts of at most `budget` bytes together."""
+        self._tokenizer = tokenizer
+        self._budget = budget
+        self._held = 0
+        self._known: OrderedDict[str, Ids] = OrderedDict()
+        self._lock = threading.Lock()
+        marks = sorted(self._separators(), key=len, reverse=True)
+        self._cut = re.compile("(" + "|".join(map(re.escape, marks)) + ")") if marks else None
+
+    def encode(self, text: str) -> Ids:
+        """int32 [P]. Raises InvalidRequest if the text holds a lone surrogate, which no tokenizer can encode."""
+        if self._cut is None:
+            return self._whole(text)
+        parts = [self._part(part) for part in self._cut.split(text) if part]
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+    def _part(self, part: str) -> Ids:
+        with self._lock:
+            ids = self._known.get(part)
+            if ids is not None:
+                self._known.move_to_end(part)
+                return ids
+        ids = self._whole(part)
+        with self._lock:
+            self._known[part] = ids
+            self._held += _size(part, ids)
+            while self._held > self._budget:
+                self._held -= _size(*self._known.popitem(last=False))
+        return ids
+
+    def _whole(self, text: str) -> Ids:
+        try:
+            if len(text) > _LONG:  # only the library's calls for batches let other threads run meanwhile
+                ids = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            else:
+                ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise InvalidRequest(f"the text is not valid Unicode: {error}") from error
+        return np.array(ids, np.int32)
+
+    def _separators(self) -> list[str]:
+        """The special tokens that cut a text without changing what is on either side, as probes show."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        plain = [
+            token.content
+            for token in added
+            if token.special and not (token.lstrip or token.rstrip or token.single_word)
+        ]
+        return [mark for mark in plain if all(self._cuts(mark, *ends) for ends in product(_PROBES, repeat=2))]
+
+    def _cuts(self, mark: str, left: str, right: str) -> bool:
+        parts = [self._whole(part) for part in (left, mark, right)]
+        return np.array_equal(self._whole(left + mark + right), np.concatenate(parts))
+
+
+def _size(part: str, ids: Ids) -> int:
+    return 4 * len(part) + ids.nbytes + 200
