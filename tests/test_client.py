@@ -1,6 +1,7 @@
 """The Python client against a real gateway on loopback."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -327,6 +328,14 @@ def test_an_answer_that_is_no_gateways_is_unavailable_not_a_crash():
                 call()
     server.shutdown()
     server.server_close()
+
+
+def test_the_code_of_the_how_to_runs(start, pool, tmp_path, capsys):
+    page = Path(__file__).parents[1] / "docs" / "howto" / "give_feedback.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(code.replace("http://127.0.0.1:8000", start()).replace("smollm2-135m", "tiny"), {"__name__": "howto"})
+    assert capsys.readouterr().out == "terminated -1.0 ['thumbs', 'edit'] [0.0, 0.0, 0.0, 0.0]\n"
+    assert (pool.stats().groups_ready, pool.trajectory("chat-7").info.source) == (1, "events")
 
 
 def test_the_package_itself_imports_nothing_until_the_client_is_asked_for():

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_COMMAND = (sys.executable, "-c", "from stepwell.cli.main import main; main()")
+# None in sys.modules makes an import fail, as if the package were not installed
+_PROGRAM = "import sys; sys.modules.update(dict.fromkeys({without})); from stepwell.cli.main import main; main()"
 _PATIENCE = 120  # seconds; a loaded machine needs a while to import torch
 
 
@@ -53,6 +54,15 @@ class Stepwell:
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(_PATIENCE)
 
+    def terminate(self) -> None:
+        """What a service manager sends; does not wait."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def rest(self) -> list[str]:
+        """Wait until it ends; gives the lines that were not waited for."""
+        self.process.wait(_PATIENCE)
+        return list(iter(lambda: self._lines.get(timeout=_PATIENCE), None))
+
     def kill(self) -> None:
         """No chance to clean anything up."""
         self.process.kill()
@@ -60,14 +70,15 @@ class Stepwell:
 
 
 @contextmanager
-def stepwell(*arguments: str) -> Iterator[Stepwell]:
-    """Start `stepwell` with these arguments; it is killed at the end of the block if it still runs."""
+def stepwell(*arguments: str, without: Sequence[str] = (), env: Mapping[str, str] = {}) -> Iterator[Stepwell]:
+    """Start `stepwell` with these arguments, where the packages `without` are missing; it is killed at the end of the
+    block if it still runs."""
     process = subprocess.Popen(
-        [*_COMMAND, *arguments],
+        [sys.executable, "-c", _PROGRAM.format(without=list(without)), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "COLUMNS": "250", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "COLUMNS": "250", "OMP_NUM_THREADS": "1", **env},
     )
     try:
         yield Stepwell(process)

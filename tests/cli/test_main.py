@@ -36,7 +36,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(command: Command, t
         (("train", "lookup", "environment.max_turn=3"), "did you mean 'max_turns'?"),
         (("train", "lookup", "searchqa_smollm2"), "one recipe at a time"),
         (("train", "--resume", "no/such/run"), "holds no run"),
-        (("serve", "--host", "0.0.0.0"), "only loopback is served"),
+        (("serve", "--host", "0.0.0.0"), "refusing to listen on 0.0.0.0 without keys"),
         (("serve", "--model", "lookup", "--run", "runs/x"), "either --model or --run"),
         (("serve", "--model", "gpt-5"), "no model 'gpt-5'"),
         (("run", "--gateway", "http://127.0.0.1:9", "--environment", "lookup"), "start one with `stepwell serve`"),
@@ -69,7 +69,9 @@ def test_the_version_is_the_packages(command: Command) -> None:
 
 def test_without_a_command_the_help_lists_them(command: Command) -> None:
     out = command().out
-    assert all(name in out for name in ("serve", "run", "train", "pool", "demo", "doctor", "dashboard"))
+    assert all(
+        name in out for name in ("serve", "run", "train", "pool", "drift", "keys", "demo", "doctor", "dashboard")
+    )
 
 
 def test_the_algorithms_can_be_listed(command: Command) -> None:

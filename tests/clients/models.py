@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from stepwell.engines.local import LocalEngine
@@ -30,13 +31,12 @@ class Model:
 @contextmanager
 def running(name: str) -> Iterator[Model]:
     """The local engine over the policy of that name."""
+    transformers.utils.logging.disable_progress_bar()
     directory = resolve_model(SMOLLM2)
     renderer = Renderer.from_directory(directory)
     eos_ids = sorted(renderer.eos_ids)
     policy = Policy.load(directory, name=name, trainable_layers=1) if name == SMOLLM2 else _random(name)
-    compiler = GrammarCompiler(
-        directory / "tokenizer.json", vocabulary_size=policy.vocabulary_size, eos_ids=eos_ids
-    )
+    compiler = GrammarCompiler(directory / "tokenizer.json", vocabulary_size=policy.vocabulary_size, eos_ids=eos_ids)
     engine = LocalEngine(policy, eos_ids=eos_ids, max_batch=8, constraints=compiler)
     try:
         yield Model(engine=engine, renderer=renderer)

@@ -51,6 +51,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Rows in columns, as Markdown."""
     lines = [HEADINGS, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS) - 1)] + [0]
-    shown = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines]
+    shown = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([shown[0], rule, *shown[1:]])

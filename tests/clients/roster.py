@@ -10,9 +10,11 @@ from tests.clients import packages
 from tests.clients.models import RANDOM, SMOLLM2
 from tests.clients.packages import Package
 from tests.clients.sandbox import MODEL, Site
-from tests.clients.tutor import QUESTION, SUM, Lesson
+from tests.clients.tutor import DELEGATED, QUESTION, SUM, Lesson
 
 _PROGRAMS = Path(__file__).parent / "programs"
+_OPENCLAW = packages.OPENCLAW.path / "node_modules/openclaw/openclaw.mjs"
+_CLAUDE = packages.CLAUDE_CODE.path / "node_modules/.bin/claude"
 _FIRST = f"{QUESTION} what is the sum?"
 _SECOND = f"{QUESTION} and once more?"
 
@@ -28,7 +30,7 @@ class Client:
     files: Callable[[Site], Mapping[str, str]] = lambda site: {}
     """The client's own settings, by path in the home."""
     model: str = SMOLLM2
-    lesson: Lesson = Lesson()
+    lesson: Lesson = field(default_factory=Lesson)
     streams: bool = True
     calls_tools: bool = True
     tool_result: str = "sunny"
@@ -56,13 +58,12 @@ def _twice(program: Path, first: Sequence[str], second: Sequence[str]) -> Callab
 
 
 def _claude_code(name: str, *flags: str) -> Client:
-    program = packages.CLAUDE_CODE.path / "node_modules/.bin/claude"
     common = ["--model", MODEL, "--allowedTools", "Bash", "--output-format", "json", *flags]
     return Client(
         name=name,
         package=packages.CLAUDE_CODE,
         dialect="messages",
-        command=_twice(program, ["-p", _FIRST, *common], ["-p", _SECOND, "--continue", *common]),
+        command=_twice(_CLAUDE, ["-p", _FIRST, *common], ["-p", _SECOND, "--continue", *common]),
         model=RANDOM,
         tool_result=SUM,
     )
@@ -81,17 +82,36 @@ def _codex(site: Site) -> Mapping[str, str]:
     return {".codex/config.toml": "\n".join([*lines, "analytics.enabled = false\n"])}
 
 
-def _openclaw(site: Site) -> Mapping[str, str]:
-    model = {"id": MODEL, "name": MODEL, "reasoning": False, "input": ["text"], "contextWindow": 128_000}
-    provider = {
-        "baseUrl": f"{site.url}/v1",
-        "apiKey": "sk-none",
-        "api": "openai-completions",
-        "models": [{**model, "maxTokens": 8192}],
-    }
-    agents = {"defaults": {"model": {"primary": f"stepwell/{MODEL}"}, "workspace": str(site.project)}}
-    settings = {"models": {"mode": "merge", "providers": {"stepwell": provider}}, "agents": agents}
-    return {".openclaw/openclaw.json": json.dumps(settings)}
+def _openclaw(dialect: str, forks: Mapping[str, int]) -> Client:
+    api = {"chat": "openai-completions", "responses": "openai-responses", "messages": "anthropic-messages"}[dialect]
+
+    def files(site: Site) -> Mapping[str, str]:
+        model = {"id": MODEL, "name": MODEL, "reasoning": False, "input": ["text"], "contextWindow": 128_000}
+        provider = {
+            "baseUrl": site.url if dialect == "messages" else f"{site.url}/v1",
+            "apiKey": "sk-none",
+            "api": api,
+            "models": [{**model, "maxTokens": 8192}],
+        }
+        agents = {"defaults": {"model": {"primary": f"stepwell/{MODEL}"}, "workspace": str(site.project)}}
+        settings = {"models": {"mode": "merge", "providers": {"stepwell": provider}}, "agents": agents}
+        return {".openclaw/openclaw.json": json.dumps(settings)}
+
+    return Client(
+        name="OpenClaw",
+        package=packages.OPENCLAW,
+        dialect=dialect,
+        command=lambda site: [
+            *("node", _OPENCLAW, "agent", "exec", _FIRST, "--json"),
+            *("--config", site.home / ".openclaw/openclaw.json", "--model", f"stepwell/{MODEL}"),
+            *("--cwd", site.project),
+        ],
+        files=files,
+        model=RANDOM,
+        tool_result=SUM,
+        forks=forks,
+        seconds=240.0,
+    )
 
 
 def _opencode(site: Site) -> Mapping[str, str]:
@@ -114,7 +134,6 @@ def _opencode(site: Site) -> Mapping[str, str]:
 
 
 _CODEX_FLAGS = ["--dangerously-bypass-approvals-and-sandbox"]
-_OPENCLAW = packages.OPENCLAW.path / "node_modules/openclaw/openclaw.mjs"
 
 LIGHT = (
     Client(
@@ -189,6 +208,20 @@ CLIENTS = (
     _claude_code("Claude Code, bare", "--bare"),
     _claude_code("Claude Code"),
     Client(
+        name="Claude Code, subagent",
+        package=packages.CLAUDE_CODE,
+        dialect="messages",
+        command=lambda site: [
+            *(_CLAUDE, "-p", f"{QUESTION} {DELEGATED}.", "--model", MODEL),
+            *("--allowedTools", "Agent", "Task", "Bash", "--output-format", "json"),
+        ],
+        model=RANDOM,
+        tool_result=SUM,
+        # The subagent begins a conversation of its own in the same session, perhaps before the call that started it is
+        # stored: the client does not wait for the end of the stream.
+        forks={"client": 1, "root": 2},
+    ),
+    Client(
         name="Codex",
         package=packages.CODEX,
         dialect="responses",
@@ -214,20 +247,9 @@ CLIENTS = (
         model=RANDOM,
         tool_result=SUM,
     ),
-    Client(
-        name="OpenClaw",
-        package=packages.OPENCLAW,
-        dialect="chat",
-        command=lambda site: [
-            *("node", _OPENCLAW, "agent", "exec", _FIRST, "--json"),
-            *("--config", site.home / ".openclaw/openclaw.json", "--model", f"stepwell/{MODEL}"),
-            *("--cwd", site.project),
-        ],
-        files=_openclaw,
-        model=RANDOM,
-        tool_result=SUM,
-        forks={"client": 1},  # the last message of each of its requests is a note that the next one lacks
-        seconds=240.0,
-    ),
+    # The last message of each request is a note that the next one lacks; under responses it lasts for a whole turn.
+    _openclaw("chat", {"client": 1}),
+    _openclaw("responses", {}),
+    _openclaw("messages", {"client": 1}),
 )
 """All of them, those of one model together."""

@@ -15,11 +15,13 @@ import numpy as np
 
 from stepwell.engines.base import Chunk, Conversation, Engine, Generation
 from stepwell.engines.constraint import ConstraintCompiler
-from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.messages import Message
 from stepwell.types import TokenSource
 
 QUESTION = "Stepwell asks:"
 """Begins what a person asks in every test conversation; the tutor wants tool results for each."""
+DELEGATED = "let a subagent find out"
+"""In a question: the tutor wants a subagent called, which gets a question of its own."""
 FREE_TOKENS = 16
 _LARK = "lark:"
 _SPACED = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
@@ -43,6 +45,15 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "shell": {"command": {"enum": [["expr", "60000", "+", "77777"]]}},
 }
 """Tools that the clients offer and that may really be called, with the arguments that are admissible."""
+_DELEGATION = {
+    "description": _WORDS,
+    "prompt": {"const": f"{QUESTION} what is the sum?"},
+    "subagent_type": {"const": "general-purpose"},
+    "run_in_background": {"const": False},
+}
+DELEGATING: dict[str, dict[str, Any]] = {"Agent": _DELEGATION, "Task": _DELEGATION}
+"""Those that start a subagent; called only if the question asks for one."""
+_ARGUMENTS = HARMLESS | DELEGATING
 
 
 class GrammarCompiler(ConstraintCompiler):
@@ -136,10 +147,11 @@ class Tutor:
 
     def _called(self, conversation: Conversation) -> list[str]:
         """Names of the tools to call now; none if it is time to talk."""
-        offered = [tool.name for tool in conversation.tools if tool.name in HARMLESS]
-        questions = sum(m.role == "user" and QUESTION in m.content for m in conversation.messages)
+        questions = [m.content for m in conversation.messages if m.role == "user" and QUESTION in m.content]
+        callable_now = DELEGATING if any(DELEGATED in question for question in questions) else HARMLESS
+        offered = [tool.name for tool in conversation.tools if tool.name in callable_now]
         results = sum(self._lesson.results(message) for message in conversation.messages)
-        if results >= questions * self._lesson.parallel:
+        if results >= len(questions) * self._lesson.parallel:
             return [self._lesson.last] if self._lesson.last in offered else []
         first = next((name for name in offered if name != self._lesson.last), "")
         return [first] * self._lesson.parallel if first else []
@@ -150,22 +162,20 @@ def _after(part: Generation, played: Played) -> Generation:
     return replace(part, prompt_ids=np.array([*played.prompt_ids, *played.response_ids], np.int32))
 
 
-def _arguments(name: str) -> dict[str, Any]:
-    properties = HARMLESS[name]
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _one_call(name: str) -> str:
     """JSON schema of a call, for answers whose tags the gateway has written already."""
-    properties = {"name": {"const": name}, "arguments": _arguments(name)}
-    return json.dumps({"type": "object", "properties": properties, "required": list(properties)})
+    return json.dumps(_object({"name": {"const": name}, "arguments": _object(_ARGUMENTS[name])}))
 
 
 def _calls_grammar(names: Sequence[str]) -> str:
     """A few words if the model likes, then one call of each name, as the Hermes format writes them."""
     calls = []
     for name in names:
-        schema = json.dumps({"x-guidance": _SPACED, **_arguments(name)})
+        schema = json.dumps({"x-guidance": _SPACED, **_object(_ARGUMENTS[name])})
         head = json.dumps('<tool_call>\n{"name": "' + name + '", "arguments": ')
         calls.append(f'{head} %json {schema} "}}\\n</tool_call>"')
     return "start: WORDS " + ' "\\n" '.join(calls) + "\nWORDS: /([A-Za-z]{1,9}[ ,.]){0,3}/\n"

@@ -50,7 +50,7 @@ def _about_client(performance: Performance) -> Iterator[str]:
         yield "killed after its time" if ended.status is None else f"exit status {ended.status}"
     calls = calls_of(performance)
     if refused := Counter(request.status for request in performance.requests if request.status >= 400):
-        yield "refused: " + ", ".join(f"{count} × {status}" for status, count in sorted(refused.items()))
+        yield "refused: " + ", ".join(f"{count} with {status}" for status, count in sorted(refused.items()))
     if client.streams and not any(request.streamed for request in calls):
         yield "nothing was streamed"
     main = [step for step in steps_of(performance) if not step.side]
@@ -89,7 +89,7 @@ def _about_ids(performance: Performance) -> Iterator[str]:
     known = {(play.prompt_ids, tuple(play.response_ids)): play.logprobs for play in performance.played}
     for step in steps:
         logprobs = known.get((tuple(step.prompt_ids.tolist()), tuple(step.response_ids.tolist())))
-        if logprobs is not None and not np.array_equal(np.float32(logprobs), step.logprobs):
+        if logprobs is not None and not np.array_equal(np.array(logprobs, np.float32), step.logprobs):
             yield "other log-probabilities than the engine's"
     if broken := _broken_joins(steps):
         yield f"{broken} steps do not continue their parent's ids"

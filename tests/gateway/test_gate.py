@@ -107,13 +107,13 @@ async def test_a_drain_refuses_those_that_wait_for_the_end_of_a_pause():
 async def test_a_quota_is_a_minutes_worth_of_calls_that_fills_up_steadily(monkeypatch):
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    gate, mine = Gate(8, 1.0), Principal(name="me", scopes=frozenset(), calls_per_minute=6)
+    gate, mine = Gate(8, 1.0), Principal(name="me", key_id="1", scopes=frozenset(), calls_per_minute=6)
     for _ in range(6):
         await through(gate, mine)
     with pytest.raises(RateLimited) as refused:
         await through(gate, mine)
     assert refused.value.retry_after == pytest.approx(10)
-    await through(gate, Principal(name="you", scopes=frozenset(), calls_per_minute=6))
+    await through(gate, Principal(name="you", key_id="2", scopes=frozenset(), calls_per_minute=6))
     now += 10
     await through(gate, mine)
     with pytest.raises(RateLimited):

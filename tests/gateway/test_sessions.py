@@ -129,6 +129,15 @@ def test_a_title_call_is_kept_apart_from_the_main_line(renderer, serve, client, 
     assert (side.side, side.trainable) == ("title", False)
 
 
+def test_a_title_call_that_brings_a_history_back_stays_off_its_trajectory(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer))).chat.completions.create
+    history = _talk(create, 1)
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "title", "schema": schema}}
+    create(model="tiny", messages=[*history, USER], response_format=form)
+    assert sorted(summary.info.id.endswith("~side") for _, summary in pool.trajectories()) == [False, True]
+
+
 def test_a_call_without_tools_about_something_else_is_beside_a_session_that_has_tools(renderer, serve, client, pool):
     create = client(serve(ScriptedEngine(renderer)), path="t1").chat.completions.create
     tool = {"type": "function", "function": {"name": "f"}}
@@ -196,6 +205,26 @@ def test_a_trajectory_that_has_ended_takes_no_more_calls(renderer, serve, client
     pool.put(Annotation.end("t1", "terminated"))
     with pytest.raises(openai.ConflictError, match="ended"):
         _talk(create, 1)
+
+
+def test_a_client_whose_own_session_outlives_its_trajectory_goes_on_in_a_new_one(renderer, serve, client, pool):
+    sdk = client(serve(ScriptedEngine(renderer))).with_options(default_headers={"x-session-id": "s-1"})
+    history = _talk(sdk.chat.completions.create, 1)
+    pool.put(Annotation.end("s-1", "terminated"))
+    sdk._client.post(f"{sdk.base_url}rewards", json={"trajectory_id": "s-1", "value": 1.0}).raise_for_status()
+    other = client(serve(ScriptedEngine(renderer))).with_options(default_headers={"x-session-id": "s-1"})
+    _talk(other.chat.completions.create, 2, history)
+    assert sorted(summary.steps for _, summary in pool.trajectories()) == [1, 2]
+
+
+def test_a_conversation_without_a_name_that_goes_on_after_its_end_is_a_new_trajectory(renderer, serve, client, pool):
+    sdk = client(serve(ScriptedEngine(renderer)))
+    history = _talk(sdk.chat.completions.create, 1)
+    ((_, first),) = pool.trajectories()
+    end = f"{sdk.base_url}trajectories/{first.info.id}/end"
+    sdk._client.post(end, json={"how": "terminated"}).raise_for_status()
+    _talk(sdk.chat.completions.create, 1, history)
+    assert [summary.status for _, summary in pool.trajectories()] == ["open", "terminated"]
 
 
 def test_a_restarted_gateway_goes_on_with_the_next_index_and_the_same_ids(renderer, client, pool):

@@ -51,6 +51,22 @@ def test_show_finds_out_what_the_id_is_of(path: Path) -> None:
     assert json.loads(run(path, "show", "s1", "--json"))["response_ids"] == [7, 8]
 
 
+def test_show_prints_what_people_said_and_what_happened(path: Path) -> None:
+    assert "thumbs" not in run(path, "show", "t1")
+    pool = SQLitePool.open(path)
+    pool.put(Annotation(target="step", target_id="s1", kind="feedback", name="thumbs", value=-1, text="[b]too long"))
+    pool.put(Annotation(target="trajectory", target_id="t1", kind="event", name="user_turn", text="Bye."))
+    pool.close()
+    table = run(path, "show", "t1")
+    rows = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in table.splitlines() if "│" in line]
+    assert ["0", "feedback", "thumbs", "-1", "[b]too long"] in rows
+    assert ["event", "user_turn", "-", "Bye."] in rows
+    assert [note["name"] for note in json.loads(run(path, "show", "t1", "--json"))["annotations"]] == [
+        "thumbs",
+        "user_turn",
+    ]
+
+
 def test_show_prints_a_trajectory_step_by_step_with_what_the_assistant_said_unchanged(path: Path) -> None:
     table = run(path, "show", "t1")
     assert "t1: terminated, reward 0.5" in table

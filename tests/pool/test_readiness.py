@@ -62,6 +62,14 @@ def test_the_reward_of_a_trajectory_without_steps_is_known() -> None:
     assert (folded.reward, folded.step_rewards) == (0.5, ())
 
 
+def test_feedback_and_events_are_told_in_order_and_change_nothing_else() -> None:
+    thumbs = Annotation(target="step", target_id="s1", kind="feedback", name="thumbs", value=1.0)
+    turn = Annotation(target="trajectory", target_id="t", kind="event", name="user_turn")
+    folded = fold(INFO, STEPS, [turn, note("s1", "a", 0.5), thumbs, Annotation.end("t", "terminated"), thumbs])
+    assert folded.annotations == (turn, thumbs, thumbs)
+    assert (folded.reward, folded.status) == (0.5, "terminated")
+
+
 def test_a_trajectory_is_complete_when_it_has_ended_unfailed_and_rewarded() -> None:
     end, reward = Annotation.end("t", "terminated"), note("s1", "a", 0.0)
     assert [fold(INFO, STEPS, facts).complete for facts in ([], [end], [reward], [end, reward], [reward, end])] == [

@@ -47,8 +47,6 @@ class RecipeConfig(Config):
     """The model."""
     tool_format: str | None = None
     """How tool calls are written: a key of `TOOL_FORMATS`; None lets the chat template decide."""
-    engine: Mapping[str, Any] = Field(default_factory=dict)
-    """Settings of the engine that `stepwell serve --engine` names, such as `idle_timeout`."""
     max_batch: int = Field(default=64, ge=1)
     """Requests that the local engine samples at once."""
     environment: Mapping[str, Any] = Field(default_factory=lambda: {"use": "lookup"})

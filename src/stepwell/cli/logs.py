@@ -3,13 +3,17 @@
 import json
 import logging
 import sys
+import time
 from typing import Literal
 
 LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class JSONFormatter(logging.Formatter):
     """Time, level, logger and message; what a call was about, and a traceback, if there is one."""
+
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -36,8 +40,8 @@ class TextFormatter(logging.Formatter):
         return line if call is None else f"{line} " + " ".join(f"{name}={value}" for name, value in call.items())
 
 
-def set_up(log_format: LogFormat, level: str) -> None:
-    """Write logs to standard error; `level` is one of logging's names, in any case."""
+def set_up(log_format: LogFormat, level: LogLevel) -> None:
+    """Write what is of this level or above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text = TextFormatter("%(asctime)s %(name)s %(message)s")
     handler.setFormatter(JSONFormatter() if log_format == "json" else text)

@@ -2,28 +2,42 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import Field
 from rich.console import Console
 
-from stepwell.cli.config import RecipeConfig
-from stepwell.cli.logs import LogFormat, set_up
+from stepwell.cli.logs import LogFormat, LogLevel, set_up
 from stepwell.cli.parts import POOL_FILE, mount_dashboard, open_pool
 from stepwell.cli.serving import served, wait_for_interrupt
-from stepwell.config import component_config, load_config
+from stepwell.cli.telemetry import exported_spans
+from stepwell.config import Config, component_config, load_config
 from stepwell.engines import ENGINES
 from stepwell.engines.base import Engine
 from stepwell.engines.served import ServedConfig, Syntax
 from stepwell.errors import InvalidRequest
 from stepwell.gateway.app import create_app
+from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.keys import KeyRing
 from stepwell.rendering.renderer import Renderer
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _POOL: Final = Path("runs/serve.sqlite")
+
+
+class ServeConfig(Config):
+    """What `stepwell serve --engine` takes as KEY=VALUE when a server samples: what of a recipe needs no torch."""
+
+    engine: Mapping[str, Any] = Field(default_factory=dict)
+    """Settings of the engine, such as `engine.idle_timeout=60`."""
+    tool_format: str | None = None
+    """How tool calls are written: a key of `TOOL_FORMATS`; None lets the chat template decide."""
+    gateway: GatewayConfig = GatewayConfig()
+    """The gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +76,9 @@ def serve(
         str | None, typer.Option(help="How tool calls are written, if the chat template does not tell: hermes, …")
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines are written: text or json.")] = "text",
-    log_level: Annotated[str, typer.Option(help="debug, info (a line per call), warning or error.")] = "warning",
+    log_level: Annotated[LogLevel, typer.Option(help="From which level on; info has a line per call.")] = "warning",
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the recipe.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as gateway.max_calls=64.")
     ] = None,
 ) -> None:
     """Serve a model to any client of OpenAI's or Anthropic's APIs and record every step.
@@ -75,14 +89,15 @@ def serve(
     place = _Place(pool=pool, keys=_keys(host, keys), host=host, port=port)
     settings = [] if tool_format is None else [f"tool_format={tool_format}"]
     settings += overrides or []
-    if engine == "local":
-        if url:
-            raise InvalidRequest(f"--url needs an engine that has a server: --engine {' or '.join(ENGINES)}")
-        _serve_local(model, run, settings, place)
-    elif model is not None or run is not None:
+    if engine == "local" and url:
+        raise InvalidRequest(f"--url needs an engine that has a server: --engine {' or '.join(ENGINES)}")
+    if engine != "local" and (model is not None or run is not None):
         raise InvalidRequest("--model and --run are for the local engine; a server has its model, give --tokenizer")
-    else:
-        _serve_upstream(engine, url or [], tokenizer, settings, place)
+    with exported_spans():
+        if engine == "local":
+            _serve_local(model, run, settings, place)
+        else:
+            _serve_upstream(engine, url or [], tokenizer, settings, place)
 
 
 def _keys(host: str, file: Path | None) -> KeyRing | None:
@@ -96,13 +111,10 @@ def _keys(host: str, file: Path | None) -> KeyRing | None:
     return ring
 
 
-def _tool_format(tool_format: str | None) -> list[str]:
-    return [] if tool_format is None else [f"tool_format={tool_format}"]
-
-
 def _serve_local(model: str | None, run: Path | None, settings: list[str], place: _Place) -> None:
     # torch comes with these, and a gateway in front of a server needs none
     from stepwell.cli.assembly import load_policy, serve_policy  # noqa: PLC0415
+    from stepwell.cli.config import RecipeConfig  # noqa: PLC0415
     from stepwell.cli.training import read_recipe  # noqa: PLC0415
     from stepwell.policy.weights import load_newest  # noqa: PLC0415
 
@@ -125,17 +137,17 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
 def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings: list[str], place: _Place) -> None:
     if not urls or tokenizer is None:
         raise InvalidRequest(f"--engine {kind} needs --url and --tokenizer")
-    recipe = load_config(RecipeConfig, None, settings)
-    renderer = Renderer.from_directory(tokenizer, recipe.tool_format)
-    section = {**recipe.engine, "use": kind, "urls": urls}
+    config = load_config(ServeConfig, None, settings)
+    renderer = Renderer.from_directory(tokenizer, config.tool_format)
+    section = {**config.engine, "use": kind, "urls": urls}
     if key := os.environ.get("STEPWELL_UPSTREAM_KEY"):
         section["api_key"] = key
     engine = asyncio.run(_connected(section, renderer))
     path = place.pool or _POOL
     with open_pool(path) as opened:
-        app = create_app(engine, renderer, opened, recipe.gateway, place.keys)
+        app = create_app(engine, renderer, opened, config.gateway, place.keys)
         mount_dashboard(app, opened, {engine.model: renderer.decode})
-        with served(app, place.host, place.port, recipe.gateway.drain_seconds) as address:
+        with served(app, place.host, place.port, config.gateway.drain_seconds) as address:
             _announce(f"{engine.model}, at {', '.join(urls)}", address, path)
 
 

@@ -21,7 +21,13 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0, drain_seconds: 
         InvalidRequest: the port is taken, or the server did not come up.
     """
     listener = _listen(host, port)
-    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=round(drain_seconds))
+    config = uvicorn.Config(
+        app,
+        log_config=None,  # its log lines are written as all others are
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=round(drain_seconds),
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="stepwell-gateway", daemon=True)
     thread.start()

@@ -35,6 +35,10 @@ class Caller:
 
     trajectory_id: str | None
     """None: the call names no trajectory."""
+    hinted: bool = False
+    """Whether that is only the client's own session id, which may outlive the trajectory."""
+    confined: bool = False
+    """Whether its key is for that trajectory alone, so that it may refer to nothing of another."""
     agent: str
     """First word of the user-agent header."""
     scope: bytes
@@ -57,8 +61,12 @@ def caller_of(request: Request) -> Caller:
     agent = headers.get("user-agent", "").partition(" ")[0][:100]
     key = key_of(headers)
     count = headers.get("x-stainless-retry-count", "0")
+    confined = _bound_to(request)
+    named = confined or _named(request, key)
     return Caller(
-        trajectory_id=_named(request, key) or _hinted(headers),
+        confined=confined is not None,
+        trajectory_id=named or _hinted(headers),
+        hinted=named is None,
         agent=agent,
         scope=blake2b(key.encode(), digest_size=16).digest(),
         subagent=headers.get("x-claude-code-agent-id", ""),
@@ -74,10 +82,13 @@ def key_of(headers: Headers) -> str:
     return key or headers.get("x-api-key", "").strip()
 
 
-def _named(request: Request, key: str) -> str | None:
+def _bound_to(request: Request) -> str | None:
+    """The trajectory of a signed session key; the guard has compared the path with it."""
     principal = request.scope.get("state", {}).get("principal")
-    if principal is not None and principal.trajectory_id is not None:
-        return str(principal.trajectory_id)  # a signed session key; the guard has compared the path with it
+    return None if principal is None else principal.trajectory_id
+
+
+def _named(request: Request, key: str) -> str | None:
     named: str | None = request.path_params.get("trajectory")
     if named is None and key.startswith(KEY_PREFIX):
         named = key.removeprefix(KEY_PREFIX)

@@ -55,12 +55,13 @@ class CallEndpoint:
             async with self._services.gate.passing(scope["state"]["principal"]):
                 await self._respond(request, send, watch)
         except ClientGone:
-            watch.left()
             await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
         except Exception as error:
             problem = logged(error, f"{request.method} {request.url.path}")
             watch.refused(problem)
             await problem_response(problem, self._dialect.problem(problem))(scope, receive, send)
+        finally:
+            watch.left()  # unless the call has ended otherwise
 
     async def _respond(self, request: Request, send: Send, watch: Watch) -> None:
         config = self._services.config
@@ -68,15 +69,19 @@ class CallEndpoint:
         call = await asyncio.to_thread(self._parse, body) if len(body) > _LONG_BODY else self._parse(body)
         watch.asked(call)
         events = self._services.exchange.play(call, caller_of(request))
-        if call.stream:
-            response = await self._streamed(call, events, request, watch)
-        else:
-            answers = await unless_gone(request.receive, _drain(events, call.choices))
-            headers = _headers([answer.step.id for answer in answers], answers[0].step.trajectory_id)
-            headers["x-stepwell-policy-version"] = str(answers[0].step.policy_version_max)
-            response = Response(self._dialect.answer(call, answers), headers=headers, media_type="application/json")
-            watch.answered(answers)
-        await response(request.scope, request.receive, send)
+        # Closed here too, because a generator that nobody began to read does nothing when it is closed.
+        async with aclosing(events):
+            response = await (self._streamed if call.stream else self._whole)(call, events, request, watch)
+            await response(request.scope, request.receive, send)
+
+    async def _whole(
+        self, call: ChatCall, events: AsyncGenerator[Event, None], request: Request, watch: Watch
+    ) -> Response:
+        answers = await unless_gone(request.receive, _drain(events, call.choices))
+        headers = _headers([answer.step.id for answer in answers], answers[0].step.trajectory_id)
+        headers["x-stepwell-policy-version"] = str(answers[0].step.policy_version_max)
+        watch.answered(answers)
+        return Response(self._dialect.answer(call, answers), headers=headers, media_type="application/json")
 
     def _parse(self, body: bytes) -> ChatCall:
         return self._dialect.parse(parse_json(body), self._redact(body))
@@ -152,7 +157,8 @@ async def _written(
                     yield writer.end(event)
             watch.answered(answers)
         except (GeneratorExit, asyncio.CancelledError):  # the client left: while we wrote, or while we waited
-            watch.left() if len(answers) < len(started.step_ids) else watch.answered(answers)
+            if len(answers) == len(started.step_ids):  # with everything that it wanted
+                watch.answered(answers)
             raise
         except Exception as error:  # the status is sent already, so the error goes into the stream
             problem = logged(error, "a stream")

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from stepwell.engines.base import Conversation, Engine, Generation
-from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
+from stepwell.errors import ContextOverflow, InvalidRequest
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
-from stepwell.gateway.dialects.base import Answer, AnswerEnd, ChatCall, Delta, Event, Started
+from stepwell.gateway.dialects.base import ChatCall, Event, Started
 from stepwell.gateway.problems import UnknownModel
 from stepwell.gateway.recall import Recall
 from stepwell.gateway.reply import Draft, Prompt, Source
@@ -20,9 +20,7 @@ from stepwell.gateway.retries import Attempt, Attempts
 from stepwell.gateway.sessions import Session, Sessions, side_of
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked, Bridged, bridge, bridge_ids, bridge_text, seen
-from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.renderer import Renderer
-from stepwell.rendering.wire import answer_from_json
 from stepwell.types import FinishReason, Record, Sampling, Step
 
 _LONG_TEXT: Final = 16_384
@@ -77,11 +75,11 @@ class Exchange:
             PoolError: the step could not be stored.
         """
         self.check_model(call.model)
-        asked = await self._recall.asked(call)
+        asked = await self._recall.asked(call, caller.trajectory_id if caller.confined else None)
         attempt, earlier = self._attempts.begin(call, caller)
         if earlier is not None and earlier.step_ids:
             attempt.step_ids = earlier.step_ids
-            for event in await asyncio.to_thread(self._replayed, earlier.step_ids):
+            for event in await asyncio.to_thread(self._recall.replayed, earlier.step_ids):
                 yield event
             return
         again = earlier.trajectory_id if earlier else ""
@@ -238,28 +236,6 @@ class Exchange:
         )
         self._sessions.remember(session, turn.caller.scope, known)
         return step
-
-    def _replayed(self, step_ids: Sequence[str]) -> list[Event]:
-        """The answer that is stored already, once more."""
-        events: list[Event] = []
-        for choice, step_id in enumerate(step_ids):
-            step = self._pool.step(step_id)
-            message = answer_from_json(step.response)
-            if message is None:
-                raise EngineError(f"the answer {step_id!r} cannot be read back")
-            start = Started(
-                choice=choice,
-                step_ids=tuple(step_ids),
-                trajectory_id=step.trajectory_id,
-                policy_version=step.policy_version_max,
-                prompt_tokens=len(step.prompt_ids),
-                cached_tokens=0,
-            )
-            end: AnswerEnd = "length" if step.finish_reason == "length" else "stop"
-            end = "tool_calls" if message.tool_calls and end == "stop" else end
-            answer = Answer(choice=choice, step=step, message=message, end=end)
-            events += [start, Delta(choice=choice, pieces=tuple(pieces_of(message))), answer]
-        return events
 
 
 def _started(turn: _Turn, draft: Draft, step_ids: tuple[str, ...], policy_version: int) -> Started:

@@ -89,7 +89,7 @@ class Gate:
     def _charge(self, principal: Principal) -> None:
         if principal.calls_per_minute is None:
             return
-        quota = self._quotas.setdefault(principal.name, _Quota(principal.calls_per_minute))
+        quota = self._quotas.setdefault(principal.key_id, _Quota(principal.calls_per_minute))
         wait = quota.take(principal.calls_per_minute)
         if wait > 0:
             message = f"the key {principal.name!r} may make {principal.calls_per_minute} calls a minute; try again"

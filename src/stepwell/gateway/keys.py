@@ -34,6 +34,8 @@ class Principal:
 
     name: str
     scopes: frozenset[str]
+    key_id: str = ""
+    """Of the key; empty without one, or for a session key."""
     trajectory_id: str | None = None
     """The only trajectory that it may call in; None: any."""
     calls_per_minute: int | None = None
@@ -127,7 +129,8 @@ class KeyRing:
         key = self._keys.get(parts[1]) if len(parts) == 3 and parts[0] == _KEY else None
         if key is None or not hmac.compare_digest(key.digest, _digest(parts[2])):
             return None
-        return Principal(name=key.name, scopes=frozenset(key.scopes), calls_per_minute=key.calls_per_minute)
+        scopes, quota = frozenset(key.scopes), key.calls_per_minute
+        return Principal(name=key.name, scopes=scopes, key_id=key.id, calls_per_minute=quota)
 
     def _session(self, text: str) -> Principal | None:
         trajectory_id, _, signature = text.rpartition(".")

@@ -81,6 +81,7 @@ class Watch:
         self._meters = meters
         self._dialect = dialect
         self._begun = time.perf_counter()
+        self._ended = False
         self._span = trace.get_tracer("stepwell.gateway").start_span(
             "chat", context=propagate.extract(headers), kind=SpanKind.SERVER
         )
@@ -132,10 +133,12 @@ class Watch:
             _calls.info("call refused", extra={"call": self._line(problem.code) | {"message": problem.message}})
 
     def left(self) -> None:
-        """The client went away first."""
-        self._end("client_gone", "the client closed the connection")
+        """The client went away first, unless the call has ended already."""
+        if not self._ended:
+            self._end("client_gone", "the client closed the connection")
 
     def _end(self, outcome: str, failure: str) -> None:
+        self._ended = True
         self._meters.calls.labels(self._dialect, outcome).inc()
         self._meters.seconds.labels(self._dialect).observe(time.perf_counter() - self._begun)
         if failure and self._span.is_recording():

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from stepwell.errors import InvalidRequest, NotFound
-from stepwell.gateway.dialects.base import ChatCall, Dialect
+from stepwell.errors import EngineError, InvalidRequest, NotFound
+from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, end_of
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked
 from stepwell.rendering.messages import Message
+from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.wire import answer_from_json
 from stepwell.types import Step
 
@@ -25,14 +26,14 @@ class Recall:
         self._pool = pool
         self._dialects = dialects
 
-    async def asked(self, call: ChatCall) -> Asked:
-        """The whole conversation of a call.
+    async def asked(self, call: ChatCall, within: str | None = None) -> Asked:
+        """The whole conversation of a call, which may refer to answers of the trajectory `within`, or of all.
 
         Raises:
-            InvalidRequest: it refers to an answer that is not here.
+            InvalidRequest: it refers to an answer that is not here, or not in that trajectory.
         """
         if call.previous_id or call.recalled:
-            return await asyncio.to_thread(self._expanded, call)
+            return await asyncio.to_thread(self._expanded, call, within)
         return Asked(messages=call.messages, tools=call.tools, options=call.template_options)
 
     def trajectory_of(self, step_id: str) -> str:
@@ -50,40 +51,62 @@ class Recall:
         except (InvalidRequest, ValueError):  # secrets that were removed, or a request of an older gateway
             return Asked(messages=())
 
-    def _expanded(self, call: ChatCall) -> Asked:
-        parts = [self._filled(call)]
+    def replayed(self, step_ids: Sequence[str]) -> list[Event]:
+        """The answer of a call whose choices these steps are, once more. Raises EngineError if one is damaged."""
+        events: list[Event] = []
+        for choice, step_id in enumerate(step_ids):
+            step = self._pool.step(step_id)
+            message = answer_from_json(step.response)
+            if message is None:
+                raise EngineError(f"the answer {step_id!r} cannot be read back; ask again")
+            start = Started(
+                choice=choice,
+                step_ids=tuple(step_ids),
+                trajectory_id=step.trajectory_id,
+                policy_version=step.policy_version_max,
+                prompt_tokens=len(step.prompt_ids),
+                cached_tokens=0,
+            )
+            end = end_of(message, step.finish_reason)
+            answer = Answer(choice=choice, step=step, message=message, end=end)
+            events += [start, Delta(choice=choice, pieces=tuple(pieces_of(message))), answer]
+        return events
+
+    def _expanded(self, call: ChatCall, within: str | None = None) -> Asked:
+        parts = [self._filled(call, within)]
         previous = call.previous_id
         while previous:
             if len(parts) > _LONGEST:
                 raise InvalidRequest(f"more than {_LONGEST} responses refer to each other; send the history instead")
-            step = self._step(previous)
+            step = self._step(previous, within)
             dialect = self._dialects.get(step.dialect)
             if dialect is None:
                 raise InvalidRequest(f"response {previous!r} was not made by a call, so it cannot be continued")
             earlier = dialect.parse(json.loads(step.request), step.request.encode())
-            parts.append((*self._filled(earlier), self._answer(previous)))
+            parts.append((*self._filled(earlier, within), self._answer(previous, within)))
             previous = earlier.previous_id
         earlier_messages = tuple(message for part in reversed(parts[1:]) for message in part)
         if _has_head(parts[0]) and _has_head(earlier_messages):  # new instructions replace the old ones
             parts[0], earlier_messages = parts[0][1:], (parts[0][0], *earlier_messages[1:])
         return Asked(messages=(*earlier_messages, *parts[0]), tools=call.tools, options=call.template_options)
 
-    def _filled(self, call: ChatCall) -> tuple[Message, ...]:
+    def _filled(self, call: ChatCall, within: str | None) -> tuple[Message, ...]:
         """The call's messages, with the answers that it refers to put in their places."""
-        answers = {position: self._answer(step_id) for position, step_id in call.recalled}
+        answers = {position: self._answer(step_id, within) for position, step_id in call.recalled}
         return tuple(answers.get(position, message) for position, message in enumerate(call.messages))
 
-    def _answer(self, step_id: str) -> Message:
-        answer = answer_from_json(self._step(step_id).response)
+    def _answer(self, step_id: str, within: str | None) -> Message:
+        answer = answer_from_json(self._step(step_id, within).response)
         return answer or Message(role="assistant")
 
-    def _step(self, step_id: str) -> Step:
+    def _step(self, step_id: str, within: str | None = None) -> Step:
         try:
-            return self._pool.step(step_id)
-        except NotFound as error:
-            raise InvalidRequest(
-                f"the call refers to {step_id!r}, which is not stored here; send its content"
-            ) from error
+            step = self._pool.step(step_id)
+        except NotFound:
+            step = None
+        if step is None or within not in (None, step.trajectory_id):
+            raise InvalidRequest(f"the call refers to {step_id!r}, which is not stored here; send its content")
+        return step
 
 
 def _has_head(messages: tuple[Message, ...]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.engines.base import Chunk, Generation
 from stepwell.errors import EngineError
-from stepwell.gateway.dialects.base import Answer, AnswerEnd, ChatCall, Delta, Token
+from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Token, end_of
 from stepwell.rendering.bridge import Bridged
 from stepwell.rendering.messages import Message
 from stepwell.rendering.pieces import CallClosed, Piece, ReasoningPiece, ReplyParser, TextPiece, message_of
@@ -220,12 +220,11 @@ class Draft:
     def answer(self, step: Step) -> Answer:
         """The complete answer, once `step` is stored."""
         message = self.message
-        end: AnswerEnd = "length" if step.finish_reason == "length" else "stop"
         return Answer(
             choice=self.choice,
             step=step,
             message=message,
-            end="tool_calls" if message.tool_calls and end == "stop" else end,
+            end=end_of(message, step.finish_reason),
             stop=self._stop.found,
             cached_tokens=self.prompt.bridged.reused,
             reasoning_tokens=self._reasoning_tokens,

@@ -86,6 +86,7 @@ class Sessions:
         self._capacity = capacity
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._histories = _Histories(capacity)
+        self._successors: dict[str, str] = {}  # of trajectories that ended while the client's session went on
 
     @contextlib.asynccontextmanager
     async def use(self, caller: Caller, call: ChatCall, asked: Asked, again: str = "") -> AsyncIterator[Session]:
@@ -101,21 +102,38 @@ class Sessions:
             Conflict: the trajectory has ended.
             PoolError: the pool cannot be read.
         """
-        keys = asked.keys
-        named = caller.trajectory_id or again or await self._referred(call)
-        known = named or self._histories.find(caller.scope, keys, asked.messages)
-        trajectory_id = known or new_id("traj")
-        session = await self._enter(trajectory_id, caller.agent, new=not known)
-        if not call.titled and not _is_beside(session, call, caller, keys):
+        session, known = await self._main(caller, call, asked, again)
+        if not call.titled and not _is_beside(session, call, caller, asked.keys):
             async with self._leaving(session):
                 yield session
             return
         async with self._leaving(session):
             pass
-        side_id = trajectory_id if not named and not session.opened else trajectory_id + _SIDE_SUFFIX
+        side_id = session.info.id + _SIDE_SUFFIX if known else session.info.id
         session = await self._enter(side_id, caller.agent)
         async with self._leaving(session):
             yield session
+
+    async def _main(self, caller: Caller, call: ChatCall, asked: Asked, again: str) -> tuple[Session, bool]:
+        """The session that a call names or goes on with, and whether there is such a one; else a new one.
+
+        One that has ended is a mistake only of who names it on purpose; for the others the next one begins.
+        """
+        named = caller.trajectory_id or again or await self._referred(call)
+        named = self._successors.get(named, named)
+        known = named or self._histories.find(caller.scope, asked.keys, asked.messages)
+        if known:
+            try:
+                return await self._enter(known, caller.agent), True
+            except Conflict:
+                if caller.trajectory_id is not None and not caller.hinted:
+                    raise
+        trajectory_id = new_id("traj")
+        if caller.trajectory_id is not None:
+            self._successors[caller.trajectory_id] = trajectory_id
+            if len(self._successors) > self._capacity:
+                del self._successors[next(iter(self._successors))]
+        return await self._enter(trajectory_id, caller.agent, new=True), caller.trajectory_id is not None
 
     async def _referred(self, call: ChatCall) -> str:
         if not call.previous_id:

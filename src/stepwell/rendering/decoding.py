@@ -44,9 +44,15 @@ class Vocabulary:
 
     def reply_bytes(self, token_id: int) -> bytes:
         """What a token adds to a reply: nothing, if it is a special one that is not kept."""
+        return b"" if self._dropped(token_id) else self.token_bytes(token_id)
+
+    def silent(self, token_id: int) -> bool:
+        """Whether a reply reads as if the token were not there: a special one that is not kept, or none at all."""
+        return self._dropped(token_id) or not self.token_bytes(token_id)
+
+    def _dropped(self, token_id: int) -> bool:
         added = self._added.get(token_id)
-        dropped = added is not None and added.special and token_id not in self.kept
-        return b"" if dropped else self.token_bytes(token_id)
+        return added is not None and added.special and token_id not in self.kept
 
     def _find_bytes(self, token_id: int) -> bytes:
         token = self.tokenizer.id_to_token(token_id) if 0 <= token_id < 2**32 else None
@@ -126,7 +132,7 @@ class WindowDecoder:
         for token_id in ids:
             if token_id in self._vocabulary.kept:
                 text += self.finish() + self._vocabulary.token_bytes(token_id).decode()
-            else:
+            elif not self._vocabulary.silent(token_id):  # else bytes on both sides of it may be one character
                 self._window.append(token_id)
         return text + self._complete()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 
-MODEL = f"{ {'chat': 'openai', 'messages': 'anthropic'}[sys.argv[1]]}/{os.environ['MODEL']}"
+MODEL = f"{ {'chat': 'openai', 'messages': 'anthropic'}[sys.argv[1]] }/{os.environ['MODEL']}"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": PARAMETERS}}]
 

@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai: two questions, the second one streamed; or, typed, one whose answer is a tool's arguments."""
+"""An agent of pydantic-ai: two questions, the second streamed; or, typed, one whose answer is a tool's arguments."""
 
 import asyncio
 import json

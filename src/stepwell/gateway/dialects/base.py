@@ -7,9 +7,16 @@ from typing import Any, Literal, Protocol
 from stepwell.gateway.problems import Problem
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.pieces import Piece
-from stepwell.types import Step
+from stepwell.types import FinishReason, Step
 
 AnswerEnd = Literal["stop", "length", "tool_calls"]
+
+
+def end_of(message: Message, finish_reason: FinishReason) -> AnswerEnd:
+    """What clients are told about how an answer ended."""
+    if finish_reason == "length":
+        return "length"
+    return "tool_calls" if message.tool_calls else "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

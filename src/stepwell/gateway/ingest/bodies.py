@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 from starlette.requests import Request
 
 from stepwell.errors import InvalidRequest
@@ -35,9 +35,9 @@ class Body:
         if not self._packed:
             return parse_json(self._data, allow_nan=True)
         try:
-            return msgpack.unpackb(self._data)
-        except ValueError as error:
-            raise InvalidRequest(f"the body is not valid msgpack: {error or type(error).__name__}") from error
+            return msgspec.msgpack.decode(self._data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest(f"the body is not valid msgpack: {error}") from error
 
     def items(self, kind: str) -> list[object]:
         """The items of `{kind: [...]}`, else the one that the body is.
