@@ -2,11 +2,14 @@
 
 Three processes: an upstream that speaks vLLM's format and costs next to nothing, the gateway (uvicorn, a durable SQLite
 pool, the real tokenizer and template of SmolLM2), and this one, which makes the calls: 8 messages, about 512 prompt
-tokens, 128 sampled, in streams one token every 2 ms, so that each is an event of its own. CPU time is the gateway
-process's own. `--url` measures another gateway, already running in front of the upstream that `--upstream-port` starts,
-by the same load; `--pid` names its process.
+tokens, 128 sampled. CPU time is the gateway process's own. First the upstream answers at once, for CPU, throughput and
+memory; then one token every 2 ms, for what is added to a latency that an engine has anyway.
+
+Another gateway is measured by the same load: start `benchmarks/upstream.py PORT_FILE 0 PORT`, the other gateway in
+front of it, and then this with `--url URL --pid PID --upstream http://127.0.0.1:PORT`.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -60,37 +63,52 @@ class Gateway:
 
 
 def measure(quick: bool) -> Sequence[Row]:
+    """Our own gateway."""
+    with _gateway(pace=0) as gateway:
+        costs = _costs(gateway, quick)
+    with _gateway(pace=PACE) as gateway:
+        return [*costs, *_latencies(gateway, 200 if quick else 1_000)]
+
+
+def _costs(gateway: Gateway, quick: bool) -> list[Row]:
     count = 400 if quick else 2_000
-    with _gateway() as gateway:
-        gateway.calls(100, stream=False, clients=CLIENTS)  # warm-up: lazy imports, first pages of the database
-        gateway.calls(16, stream=True, clients=CLIENTS)
-        whole, whole_cpu = gateway.calls(count, stream=False, clients=CLIENTS)
-        single, single_cpu = gateway.calls(count // 2, stream=False, clients=1)
-        _, fresh_cpu = gateway.calls(count // 2, stream=False, clients=CLIENTS, fresh=True)
-        streamed, stream_cpu = gateway.calls(count // 2, stream=True, clients=CLIENTS)
-        bare, bare_stream = (gateway.alone(count // 2, stream=stream, clients=CLIENTS) for stream in (False, True))
-        slope, calls = _slope(gateway, 2_000 if quick else 100_000)
+    gateway.calls(100, stream=False, clients=CLIENTS)  # warm-up: lazy imports, first pages of the database
+    gateway.calls(16, stream=True, clients=CLIENTS)
+    whole, whole_cpu = gateway.calls(count, stream=False, clients=CLIENTS)
+    streamed, stream_cpu = gateway.calls(count // 2, stream=True, clients=CLIENTS)
+    _, fresh_cpu = gateway.calls(count // 2, stream=False, clients=CLIENTS, fresh=True)
+    _, single_cpu = gateway.calls(count // 2, stream=False, clients=1)
+    slope, calls = _slope(gateway, 2_000 if quick else 100_000)
     return [
         Row(name="whole answer", value=whole_cpu, unit="CPU ms/call", goal=2),
+        Row(name=f"stream of {RESPONSE} chunks", value=stream_cpu, unit="CPU ms/call", goal=5),
         Row(name="whole answer, one client", value=single_cpu, unit="CPU ms/call"),
         Row(name="whole answer, no text seen before", value=fresh_cpu, unit="CPU ms/call"),
-        Row(name=f"stream of {RESPONSE} chunks", value=stream_cpu, unit="CPU ms/call", goal=5),
-        *_added("whole answer", whole, bare, 3, 10),
-        *_added("stream", streamed, bare_stream, 3, 10),
-        Row(name="whole answer, one client, p50", value=single.percentile(50), unit="ms"),
         Row(name=f"whole answers, {CLIENTS} clients", value=whole.per_second, unit="calls/s", better="higher"),
         Row(name=f"streams, {CLIENTS} clients", value=streamed.per_second, unit="calls/s", better="higher"),
-        Row(name="time to first token, added p50", value=streamed.first - bare_stream.first, unit="ms"),
         Row(name=f"memory over {calls:,} calls", value=slope, unit="KB/call", goal=None if quick else 0.1),
     ]
 
 
-def _added(what: str, through: Load, alone: Load, p50: float, p99: float) -> list[Row]:
-    """Latency that the gateway adds to the upstream's at the same number of clients."""
-    goals = {50: p50, 99: p99}
+def _latencies(gateway: Gateway, count: int) -> list[Row]:
+    gateway.calls(40, stream=False, clients=CLIENTS)
+    gateway.calls(16, stream=True, clients=CLIENTS)
+    whole, _ = gateway.calls(count, stream=False, clients=CLIENTS)
+    streamed, stream_cpu = gateway.calls(count, stream=True, clients=CLIENTS)
+    bare, bare_stream = (gateway.alone(count, stream=stream, clients=CLIENTS) for stream in (False, True))
     return [
-        Row(name=f"{what}, added p{q}", value=through.percentile(q) - alone.percentile(q), unit="ms", goal=goals[q])
-        for q in (50, 99)
+        *_added("whole answer", whole, bare),
+        *_added("stream", streamed, bare_stream),
+        Row(name="time to first token, added p50", value=streamed.first - bare_stream.first, unit="ms"),
+        Row(name=f"stream, a chunk every {PACE:g} ms", value=stream_cpu, unit="CPU ms/call"),
+    ]
+
+
+def _added(what: str, through: Load, alone: Load) -> list[Row]:
+    """Latency that the gateway adds to the upstream's at the same number of clients."""
+    return [
+        Row(name=f"{what}, added p{q}", value=through.percentile(q) - alone.percentile(q), unit="ms", goal=goal)
+        for q, goal in ((50, 3), (99, 10))
     ]
 
 
@@ -104,12 +122,12 @@ def _slope(gateway: Gateway, calls: int) -> tuple[float, int]:
 
 
 @contextmanager
-def _gateway() -> Iterator[Gateway]:
+def _gateway(pace: float) -> Iterator[Gateway]:
     here = Path(__file__).parent
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with (
-            _process(here / "upstream.py", folder / "upstream", str(PACE)) as (upstream, _),
+            _process(here / "upstream.py", folder / "upstream", str(pace)) as (upstream, _),
             _process(here / "served.py", folder / "gateway", upstream) as (url, process),
         ):
             yield Gateway(url=url, process=process, upstream=upstream)
@@ -130,5 +148,18 @@ def _process(script: Path, port_file: Path, argument: str) -> Iterator[tuple[str
         process.wait(timeout=30)
 
 
+def _options() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--url", help="base URL, without /v1, of another gateway that runs already")
+    parser.add_argument("--pid", type=int, help="its process")
+    parser.add_argument("--upstream", help="base URL of the upstream that it calls")
+    return parser.parse_known_args()
+
+
 if __name__ == "__main__":
-    main("Gateway", measure)
+    other, rest = _options()
+    if other.url is None:
+        main("Gateway", measure, rest)
+    else:
+        there = Gateway(url=other.url, process=psutil.Process(other.pid), upstream=other.upstream)
+        main(f"Gateway at {other.url}", lambda quick: _costs(there, quick), rest)

@@ -44,7 +44,8 @@ def body(model: str, stream: bool, task: object, *, fresh: bool = False) -> byte
     words = "the quick brown fox jumps over the lazy dog and then it rests beside the old stone well while "
     marks = [f"{task if fresh or turn == 6 else ''} {turn} " for turn in range(7)]
     turns = [
-        {"role": ("user", "assistant")[turn % 2], "content": mark + (words * 4)[:318]} for turn, mark in enumerate(marks)
+        {"role": ("user", "assistant")[turn % 2], "content": mark + (words * 4)[:318]}
+        for turn, mark in enumerate(marks)
     ]
     system = {"role": "system", "content": "You answer briefly. " * 6}
     return json.dumps({"model": model, "messages": [system, *turns], "stream": stream}).encode()

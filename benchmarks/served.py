@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
+from stepwell.engines.served import Syntax
 from stepwell.engines.vllm import VLLMConfig
 from stepwell.gateway.app import create_app
 from stepwell.policy.builtin import resolve_model
@@ -18,7 +19,7 @@ from stepwell.rendering.renderer import Renderer
 def serve(port_file: Path, upstream: str) -> None:
     renderer = Renderer.from_directory(resolve_model("smollm2-135m"))
     pool = SQLitePool.open(port_file.parent / "pool.sqlite")
-    engine = asyncio.run(VLLMConfig(urls=(upstream,)).connect(renderer, lambda calls, tools: ""))
+    engine = asyncio.run(VLLMConfig(urls=(upstream,)).connect(renderer, Syntax(renderer.write_calls)))
     app = create_app(engine, renderer, pool)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False))
     threading.Thread(target=_announce, args=(server, port_file), daemon=True).start()

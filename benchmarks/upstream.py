@@ -1,55 +1,70 @@
-"""A vLLM that costs next to nothing: it answers `/v1/completions` with the same 128 tokens, at a pace or all at once.
+"""A vLLM that costs next to nothing: it answers with the same 128 tokens, at a pace or all at once.
 
-Run as a process of its own: `python benchmarks/upstream.py PORT_FILE MILLISECONDS_PER_TOKEN`.
+`python benchmarks/upstream.py PORT_FILE MILLISECONDS_PER_TOKEN [PORT]` serves `/v1/completions` and
+`/v1/chat/completions`, with token ids and log-probabilities, streamed and not, and writes its port into PORT_FILE.
 """
 
 import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 RESPONSE = 128
 MODEL = "bench"
-_FIRST_ID = 1000  # of ordinary words in the vocabulary that the gateway's renderer has
+_IDS = [1000 + i for i in range(RESPONSE)]  # ordinary words in the vocabulary that the gateway's renderer has
+_USAGE = {"prompt_tokens": 512, "completion_tokens": RESPONSE, "total_tokens": 512 + RESPONSE}
 
 
-def _choice(ids: list[int], finish: str | None) -> dict[str, Any]:
+def _shape(kind: str, choices: list[Any], usage: dict[str, int] | None = None) -> bytes:
+    head = {"id": "cmpl-1", "object": kind, "created": 0, "model": MODEL, "choices": choices}
+    return json.dumps(head if usage is None else {**head, "usage": usage}).encode()
+
+
+def _completion(ids: list[int], finish: str | None) -> dict[str, Any]:
     logprobs = {
         "token_logprobs": [-1.0] * len(ids),
         "tokens": [f"token_id:{i}" for i in ids],
         "top_logprobs": [{f"token_id:{i}": -1.0} for i in ids],
         "text_offset": [0] * len(ids),
     }
-    return {
-        "index": 0,
-        "text": " word" * len(ids),
-        "token_ids": ids,
-        "logprobs": logprobs,
-        "finish_reason": finish,
-        "stop_reason": None,
-        "prompt_token_ids": None,
-    }
+    fields = {"index": 0, "text": " word" * len(ids), "token_ids": ids, "logprobs": logprobs}
+    return {**fields, "finish_reason": finish, "stop_reason": None, "prompt_token_ids": None}
 
 
-def _shape(choices: list[Any], usage: dict[str, int] | None = None) -> bytes:
-    head = {"id": "cmpl-1", "object": "text_completion", "created": 0, "model": MODEL, "choices": choices}
-    return json.dumps(head if usage is None else {**head, "usage": usage}).encode()
+def _chat(ids: list[int], finish: str | None, part: str) -> dict[str, Any]:
+    content = [{"token": " word", "logprob": -1.0, "bytes": None, "top_logprobs": []} for _ in ids]
+    text = {"role": "assistant", "content": " word" * len(ids)}
+    return {"index": 0, part: text, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": finish}
 
 
-_IDS = [_FIRST_ID + i for i in range(RESPONSE)]
-_USAGE = {"prompt_tokens": 512, "completion_tokens": RESPONSE, "total_tokens": 512 + RESPONSE}
-_WHOLE = _shape([_choice(_IDS, "stop")], _USAGE)
-_ONE = _shape([_choice(_IDS[:1], "length")], {**_USAGE, "completion_tokens": 1})
+def _finish(token: int) -> str | None:
+    return "stop" if token == _IDS[-1] else None
+
+
+def _event(shape: bytes) -> bytes:
+    return b"data: " + shape + b"\n\n"
+
+
 _MODELS = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 32768}]}).encode()
-_CHUNKS = [b"data: " + _shape([_choice([token], "stop" if token == _IDS[-1] else None)]) + b"\n\n" for token in _IDS]
-_END = b"data: " + _shape([], _USAGE) + b"\n\ndata: [DONE]\n\n"
+_ONE = _shape("text_completion", [_completion(_IDS[:1], "length")], {**_USAGE, "completion_tokens": 1})
+_WHOLE = {
+    False: _shape("text_completion", [_completion(_IDS, "stop")], _USAGE),
+    True: _shape("chat.completion", [_chat(_IDS, "stop", "message")], _USAGE),
+}
+_CHUNKS = {
+    False: [_event(_shape("text_completion", [_completion([i], _finish(i))])) for i in _IDS],
+    True: [_event(_shape("chat.completion.chunk", [_chat([i], _finish(i), "delta")])) for i in _IDS],
+}
+_END = _event(_shape("text_completion", [], _USAGE)) + b"data: [DONE]\n\n"
 
 
 class Upstream(asyncio.Protocol):
-    """Answers requests of one connection; bodies come with a content-length."""
+    """Answers the requests of one connection; bodies come with a content-length."""
 
     pace = 0.0
+    """Seconds per token."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -60,42 +75,46 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         head, mark, body = self._buffer.partition(b"\r\n\r\n")
-        length = next(
-            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
-        )
+        lines = head.lower().split(b"\r\n")
+        length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
         if mark and len(body) >= length:
             self._buffer = body[length:]
-            self._answer(head, body[:length])
+            self._task = asyncio.ensure_future(self._answer(head, body[:length].replace(b" ", b"")))
 
-    def _answer(self, head: bytes, body: bytes) -> None:
+    async def _answer(self, head: bytes, body: bytes) -> None:
+        chat = b"/chat/completions" in head
         if head.startswith(b"GET"):
             self._whole(_MODELS)
-        elif b'"stream":true' in body.replace(b" ", b""):
-            self._stream = asyncio.ensure_future(self._streamed())
+        elif b'"stream":true' in body:
+            await self._streamed(_CHUNKS[chat])
+        elif b'"max_tokens":1,' in body:
+            self._whole(_ONE)
         else:
-            self._whole(_ONE if b'"max_tokens":1,' in body else _WHOLE)
+            await asyncio.sleep(self.pace * RESPONSE)
+            self._whole(_WHOLE[chat])
 
     def _whole(self, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         self._transport.write(head + body)
 
-    async def _streamed(self) -> None:
-        write = self._transport.write
+    async def _streamed(self, chunks: list[bytes]) -> None:
+        write, clock = self._transport.write, asyncio.get_running_loop().time
         write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        begun, clock = asyncio.get_running_loop().time(), asyncio.get_running_loop().time
-        for position, chunk in enumerate([*_CHUNKS, _END]):
+        begun = clock()
+        for position, chunk in enumerate([*chunks, _END]):
             # Sleep until the token's own time: a late timer must not make the whole answer late.
             await asyncio.sleep(max(0.0, begun + position * self.pace - clock()))
             write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         write(b"0\r\n\r\n")
 
 
-async def _serve(port_file: Path, pace: float) -> None:
+async def _serve(listener: socket.socket, pace: float) -> None:
     Upstream.pace = pace
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", 0)
-    port_file.write_text(str(server.sockets[0].getsockname()[1]))
+    server = await asyncio.get_running_loop().create_server(Upstream, sock=listener)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]) / 1e3))
+    listening = socket.create_server(("127.0.0.1", int((sys.argv[3:] or ["0"])[0])))
+    Path(sys.argv[1]).write_text(str(listening.getsockname()[1]))
+    asyncio.run(_serve(listening, float(sys.argv[2]) / 1e3))

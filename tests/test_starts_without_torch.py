@@ -20,6 +20,9 @@ NEEDS_NO_TORCH = (
     "cli.pool",
     "cli.dashboard",
     "cli.doctor",
+    "cli.drift",
+    "cli.keys",
+    "cli.serve",
 )
 
 PROBE = """

@@ -28,7 +28,7 @@ End = Literal["terminated", "truncated", "failed"]
 Status = Literal["open", "terminated", "truncated", "failed"]
 AnnotationKind = Literal["reward", "end", "feedback", "event"]
 Fork = Literal["", "root", "client", "template", "tokenizer"]
-Side = Literal["", "title", "summary", "probe", "other"]
+Side = Literal["", "title", "other"]
 
 _LAST_TIME: Final = 253_402_300_799.0
 """The end of the year 9999, the last that calendars of common libraries can show."""

@@ -13,4 +13,4 @@ ENGINES: Final[Mapping[str, type[ServedConfig]]] = {
     "sglang": SGLangConfig,
     "vllm": VLLMConfig,
 }
-"""The engines by the name that a recipe's `engine.use` gives."""
+"""The engines by the name that `stepwell serve --engine` takes."""

@@ -14,6 +14,10 @@ class Conversation:
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    forced: bool = False
+    """Whether the answer must be a call."""
+    forced_name: str = ""
+    """Of this tool, if not empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,8 @@ class OpenAIEngine(ServedEngine):
             body["stop"] = request.stop
         if conversation.tools:
             body["tools"] = [tool_to_json(tool) for tool in conversation.tools]
+        if conversation.forced:
+            body["tool_choice"] = _tool_choice(conversation.forced_name)
         if request.json_schema:
             body["response_format"] = _response_format(request.json_schema)
         return body
@@ -226,6 +228,10 @@ def _finish(reason: str | None) -> FinishReason | None:
     if reason is None:
         return None
     return "length" if reason == "length" else "stop"
+
+
+def _tool_choice(name: str) -> str | dict[str, Any]:
+    return {"type": "function", "function": {"name": name}} if name else "required"
 
 
 def _response_format(json_schema: str) -> dict[str, Any]:

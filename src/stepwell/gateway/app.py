@@ -82,7 +82,7 @@ def _add_calls(app: FastAPI, services: Services) -> None:
         routes.append(Route(base + dialect.path, CallEndpoint(services, dialect), methods=["POST"]))
     for base in _BASES:
         routes.append(Route(f"{base}/messages/count_tokens", CountEndpoint(services), methods=["POST"]))
-        routes.append(Route(f"{base}/embeddings", EmbeddingsEndpoint(services.config), methods=["POST"]))
+        routes.append(Route(f"{base}/embeddings", EmbeddingsEndpoint(services.config, services.gate), methods=["POST"]))
         routes.append(WebSocketRoute(f"{base}/responses", _no_websocket))
 
 

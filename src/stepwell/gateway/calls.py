@@ -111,9 +111,10 @@ class CountEndpoint:
         """Answer one request."""
         request, config = Request(scope, receive), self._services.config
         try:
-            body = await read_body(request, config.max_body_bytes, config.body_seconds)
-            tokens = await self._services.exchange.count(self._dialect.parse(parse_json(body), body))
-            response = Response(self._dialect.answer(tokens), media_type="application/json")
+            async with self._services.gate.passing(scope["state"]["principal"]):
+                body = await read_body(request, config.max_body_bytes, config.body_seconds)
+                tokens = await self._services.exchange.count(self._dialect.parse(parse_json(body), body))
+                response = Response(self._dialect.answer(tokens), media_type="application/json")
         except ClientGone:
             response = Response(status_code=CLIENT_CLOSED)
         except Exception as error:

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from stepwell.errors import EngineError, EngineTimeout, InvalidRequest, StepwellError
 from stepwell.gateway.config import GatewayConfig
+from stepwell.gateway.gate import Gate
 from stepwell.gateway.problems import problem_json, problem_of
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, read_body
 
@@ -18,14 +19,16 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=120, connect=10)
 class EmbeddingsEndpoint:
     """`POST /embeddings`; an ASGI application. Body and answer go through as they are."""
 
-    def __init__(self, config: GatewayConfig) -> None:
-        """Pass through to `config.embeddings_url`."""
+    def __init__(self, config: GatewayConfig, gate: Gate) -> None:
+        """Pass through to `config.embeddings_url`, whatever `gate` lets through."""
         self._config = config
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            response = await self._passed(Request(scope, receive))
+            async with self._gate.passing(scope["state"]["principal"]):
+                response = await self._passed(Request(scope, receive))
         except ClientGone:
             response = Response(status_code=CLIENT_CLOSED)
         except StepwellError as error:

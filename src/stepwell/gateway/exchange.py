@@ -131,6 +131,8 @@ class Exchange:
         return drafts
 
     async def _prompt(self, turn: _Turn) -> Prompt:
+        if turn.call.logprobs and self._engine.token_source == "text":
+            raise InvalidRequest("the upstream gives text only, so it has no log-probabilities to tell")
         size = sum(len(message.content) for message in turn.asked.messages)
         bridged = await asyncio.to_thread(self._bridged, turn) if size > _LONG_TEXT else self._bridged(turn)
         choice = turn.call.tool_choice
@@ -140,7 +142,8 @@ class Exchange:
                 "kept to a schema cannot be a call; leave the tools out, forbid them, or ask for the format by a tool"
             )
         side = side_of(turn.call, turn.session)
-        if not choice.forced:
+        # An engine that is given messages, not ids, forces calls by itself.
+        if not choice.forced or self._engine.token_source == "text":
             return Prompt(bridged=bridged, json_schema=turn.call.json_schema, side=side)
         forced = self._renderer.forced(turn.call.tools, choice.name, bridged.text)
         begun = self._renderer.encode(forced.prefix)
@@ -185,7 +188,12 @@ class Exchange:
             json_schema=prompt.json_schema,
             session=turn.session.info.id,
             stream=call.stream,
-            conversation=Conversation(messages=turn.asked.messages, tools=turn.asked.tools),
+            conversation=Conversation(
+                messages=turn.asked.messages,
+                tools=turn.asked.tools,
+                forced=call.tool_choice.forced,
+                forced_name=call.tool_choice.name,
+            ),
         )
 
     async def _choice(self, turn: _Turn, draft: Draft, step_ids: tuple[str, ...]) -> AsyncGenerator[Event, None]:

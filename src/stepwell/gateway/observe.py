@@ -136,6 +136,7 @@ class Watch:
         """The client went away first, unless the call has ended already."""
         if not self._ended:
             self._end("client_gone", "the client closed the connection")
+            _calls.info("call left by its client", extra={"call": self._line("client_gone")})
 
     def _end(self, outcome: str, failure: str) -> None:
         self._ended = True

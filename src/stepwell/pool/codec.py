@@ -40,7 +40,7 @@ _LEVEL: Final = 3
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 _LARGEST: Final = 2**63 - 1
-_CACHE_BYTES: Final = 128 * 2**20
+_CACHE_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Encoder:
     Law: `encode` gives what the tokenizer gives for the whole text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, budget: int = 32 * 2**20) -> None:
+    def __init__(self, tokenizer: Tokenizer, budget: int = 16 * 2**20) -> None:
         """Remember parts of at most `budget` bytes together."""
         self._tokenizer = tokenizer
         self._budget = budget
