@@ -19,7 +19,7 @@ demo: .venv/.installed  ## Train and show, on this machine's CPU; QUICK=1 for th
 test: .venv/.installed  ## The tests alone
 	$(BIN)/pytest
 
-test-clients: .venv/.installed  ## Real agents against the gateway: 2.5 GB, ten minutes; ONLY="codex langgraph" picks some
+test-clients: .venv/.installed  ## Real agents against the gateway: 3 GB, ten minutes; ONLY="codex langgraph" picks some
 	$(BIN)/python -m tests.clients $(foreach word,$(ONLY),--only $(word))
 
 # vLLM pins its own torch and transformers, so it has an environment of its own.

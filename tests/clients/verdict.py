@@ -59,6 +59,8 @@ def _about_client(performance: Performance) -> Iterator[str]:
     answer = answer_from_json(main[-1].response) if main else None
     if answer is None:
         yield "no answer"
+    elif answer.tool_calls and not client.lesson.last:
+        yield "it ended with a call"
     elif not answer.tool_calls and _letters(answer.content) not in _letters(_said(ended.output)):
         yield "the last answer is not in the client's output"
 

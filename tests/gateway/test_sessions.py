@@ -1,5 +1,6 @@
 """Which trajectory a call lands in, and what survives a restart."""
 
+import threading
 from itertools import pairwise
 
 import openai
@@ -10,7 +11,7 @@ from stepwell.gateway.app import create_app
 from stepwell.gateway.config import GatewayConfig
 from stepwell.types import Annotation
 from tests.fakes.engines import ScriptedEngine
-from tests.fakes.servers import serving
+from tests.fakes.servers import serving, wait_until
 
 USER = {"role": "user", "content": "hello"}
 
@@ -267,3 +268,15 @@ def test_steps_that_somebody_else_submits_do_not_collide_with_the_next_call(rend
     sdk._client.post(f"{url}/v1/steps", json=own).raise_for_status()
     _talk(sdk.chat.completions.create, 1)
     assert [step.index for step in pool.trajectory("t1").steps] == [0, 1, 2]
+
+
+def test_a_subagent_that_starts_before_its_parent_has_answered_is_not_the_root(renderer, serve, client, pool):
+    engine = ScriptedEngine(renderer, ["abc"], wait_after=1)
+    create = client(serve(engine), path="t1").chat.completions.create
+    parent = threading.Thread(target=create, kwargs={"model": "tiny", "messages": [USER]})
+    parent.start()
+    wait_until(lambda: engine.sampled == 1)
+    engine.go.set()
+    create(model="tiny", messages=[{"role": "system", "content": "You are the subagent."}, USER])
+    parent.join()
+    assert sorted(step.fork for step in pool.trajectory("t1").steps) == ["client", "root"]

@@ -135,6 +135,7 @@ class Exchange:
             raise InvalidRequest("the upstream gives text only, so it has no log-probabilities to tell")
         size = sum(len(message.content) for message in turn.asked.messages)
         bridged = await asyncio.to_thread(self._bridged, turn) if size > _LONG_TEXT else self._bridged(turn)
+        bridged = turn.session.begin(bridged)
         choice = turn.call.tool_choice
         if turn.call.json_schema and turn.call.tools and not choice.forced:
             raise InvalidRequest(

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from stepwell.errors import Conflict, NotFound
@@ -42,6 +42,8 @@ class Session:
     """Calls in progress."""
     appends: int = 0
     """Steps on their way to the pool."""
+    begun: bool = False
+    """Whether a call of it has begun a conversation, stored or not yet."""
     offers_tools: bool = False
     """Whether a call of it has offered tools."""
     memory: Memory = field(default_factory=Memory)
@@ -56,6 +58,13 @@ class Session:
         """Let later calls extend `step`, which is stored."""
         self.memory.add(step)
         self.offers_tools |= bool(step.tools_key)
+
+    def begin(self, bridged: Bridged) -> Bridged:
+        """A call's prompt: only the first conversation of a trajectory is its root, however long its answer takes."""
+        if bridged.fork == "root" and self.begun:
+            return replace(bridged, fork="client")
+        self.begun = True
+        return bridged
 
     def knows(self, keys: Sequence[bytes]) -> bool:
         """Whether a conversation with these history keys has anything to do with what was said here."""

@@ -30,8 +30,15 @@ async def main(kind: str) -> None:
         return
     agent = Agent(model, instructions="You help.", tools=[get_weather])
     first = await agent.run("Stepwell asks: what is the weather?")
-    async with agent.run_stream("Stepwell asks: and tomorrow?", message_history=first.all_messages()) as second:
-        print(json.dumps(await second.get_output()))
+
+    async def watch(_: Any, events: Any) -> None:
+        async for _ in events:
+            pass
+
+    second = await agent.run(
+        "Stepwell asks: and tomorrow?", message_history=first.all_messages(), event_stream_handler=watch
+    )
+    print(json.dumps(second.output))
 
 
 asyncio.run(main(sys.argv[1]))
