@@ -1,12 +1,25 @@
 """What becomes of a call between the dialect and the engine."""
 
 import json
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import aclosing
 
+import httpx
 import openai
 import pytest
 
+from stepwell.gateway.app import create_app
+from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
+from stepwell.gateway.dialects import DIALECTS
+from stepwell.gateway.dialects.base import Delta
+from stepwell.gateway.exchange import Exchange
+from stepwell.gateway.recall import Recall
+from stepwell.gateway.sessions import Sessions
 from tests.fakes.engines import ScriptedEngine
+from tests.fakes.servers import serving
 
 USER = {"role": "user", "content": "hello"}
 SEARCH = {
@@ -148,3 +161,69 @@ def test_top_logprobs_are_asked_of_the_engine(renderer, serve, client):
     engine = ScriptedEngine(renderer)
     client(serve(engine)).chat.completions.create(model="tiny", messages=[USER], logprobs=True, top_logprobs=2)
     assert engine.requests[0].top_logprobs == 2
+
+
+def _said(text: str, stream: bool) -> str:
+    if not stream:
+        return json.loads(text)["choices"][0]["message"]["content"]
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_while_its_step_is_stored_gets_that_answer_when_it_asks_again(renderer, pool, stream):
+    class Slow:
+        """A pool whose commits wait until they may."""
+
+        def __init__(self):
+            self.go, self.asked = threading.Event(), threading.Event()
+
+        def __getattr__(self, name):
+            return getattr(pool, name)
+
+        def append(self, records):
+            done = Future()
+
+            def commit():
+                self.asked.set()
+                self.go.wait(20)
+                done.set_result(pool.append(records).result())
+
+            threading.Thread(target=commit, daemon=True).start()
+            return done
+
+    slow = Slow()
+    body = json.dumps({"model": "tiny", "messages": [USER], "stream": stream}).encode()
+    with serving(create_app(ScriptedEngine(renderer, ["one", "two"]), renderer, slow)) as url:
+        head = f"POST /t/t1/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        with socket.create_connection(url.removeprefix("http://").split(":")) as connection:
+            connection.sendall(head.encode() + body)
+            assert slow.asked.wait(20)
+        slow.go.set()
+        again = httpx.post(f"{url}/t/t1/v1/chat/completions", content=body, headers={"x-stainless-retry-count": "1"})
+    assert _said(again.text, stream) == "one"
+    assert [step.finish_reason for step in pool.trajectory("t1").steps] == ["stop"]
+
+
+def test_an_answer_that_is_given_again_has_the_same_tokens_and_the_same_end(renderer, serve, client):
+    create = client(serve(ScriptedEngine(renderer, ["one STOP two"])), path="t1").chat.completions.create
+    call = {"model": "tiny", "messages": [USER], "stop": "STOP", "logprobs": True}
+    first = create(**call)
+    again = create(**call, extra_headers={"x-stainless-retry-count": "1"})
+    assert again.model_dump() == first.model_dump()
+
+
+async def test_a_step_is_stored_before_the_piece_that_was_held_back_is_shown(renderer, pool):
+    engine = ScriptedEngine(renderer, ["hello STO"])
+    dialects = {dialect.name: dialect for dialect in DIALECTS}
+    recall = Recall(pool, dialects)
+    sessions = Sessions(pool, renderer, recall, 8, 2**20)
+    exchange = Exchange(engine, renderer, pool, sessions, recall, GatewayConfig())
+    body = json.dumps({"model": "tiny", "messages": [USER], "stop": "STOP", "stream": True}).encode()
+    call = dialects["chat"].parse(json.loads(body), body)
+    caller = Caller(trajectory_id="t1", agent="", scope=b"")
+    async with aclosing(exchange.play(call, caller)) as events:
+        async for event in events:
+            if isinstance(event, Delta) and any("STO" in getattr(piece, "text", "") for piece in event.pieces):
+                break
+    assert [step.finish_reason for step in pool.trajectory("t1").steps] == ["stop"]

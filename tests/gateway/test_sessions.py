@@ -280,3 +280,30 @@ def test_a_subagent_that_starts_before_its_parent_has_answered_is_not_the_root(r
     create(model="tiny", messages=[{"role": "system", "content": "You are the subagent."}, USER])
     parent.join()
     assert sorted(step.fork for step in pool.trajectory("t1").steps) == ["client", "root"]
+
+
+def test_rollouts_one_after_the_other_with_the_same_first_answer_stay_apart(renderer, serve, client, pool):
+    create = client(serve(ScriptedEngine(renderer))).chat.completions.create
+    for _ in range(3):
+        _talk(create, 3)
+    assert [summary.steps for _, summary in pool.trajectories()] == [3, 3, 3]
+
+
+def test_a_retry_waits_for_the_attempt_that_is_under_way(renderer, serve, client, pool):
+    engine = ScriptedEngine(renderer, ["one", "two"], wait_after=1)
+    create = client(serve(engine), path="t1").chat.completions.create
+    answers: list[str] = []
+
+    def ask() -> None:
+        answer = create(model="tiny", messages=[USER], extra_headers={"idempotency-key": "k"})
+        answers.append(answer.choices[0].message.content)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: engine.sampled == 1)
+    engine.go.set()
+    for thread in threads:
+        thread.join()
+    assert answers == ["one"] * 3
+    assert len(pool.trajectory("t1").steps) == 1

@@ -206,3 +206,76 @@ def test_a_conversation_does_not_go_on_from_a_plain_prompt():
     memory.add(seen(RENDERER, "plain", Asked(messages=()), prompt, RENDERER.encode(" there"), assistant(" there")))
     bridged = bridge(RENDERER, memory, Asked(messages=(user("a"), assistant("b"), user("c"))))
     assert (bridged.fork, bridged.parent_id) == ("client", "")
+
+
+def _turns(renderer: Renderer, memory: Memory, answers: Sequence[Sequence[int]]) -> tuple[list[Message], list[Seen]]:
+    """A conversation in which the engine gave these answers."""
+    messages: list[Message] = []
+    steps = []
+    for number, answer in enumerate(answers):
+        messages.append(user(f"question {number}"))
+        steps.append(_answered(renderer, memory, Asked(messages=tuple(messages)), answer, str(number))[1])
+        messages.append(assistant(steps[-1].answer.content))
+    return messages, steps
+
+
+def _holds(ids: np.ndarray, part: np.ndarray) -> bool:
+    windows = np.lib.stride_tricks.sliding_window_view(ids, len(part))
+    return bool((windows == part).all(axis=1).any())
+
+
+def test_an_edit_of_an_answer_is_the_clients_fork_of_that_step_and_keeps_the_tokens_of_the_others():
+    memory = Memory()
+    messages, steps = _turns(RENDERER, memory, [_pieces("hello"), _pieces("hell"), _pieces("hello ab")])
+    messages[3] = assistant("edited")
+    bridged = bridge(RENDERER, memory, Asked(messages=(*messages, user("last"))))
+    assert (bridged.fork, bridged.parent_id) == ("client", "1")
+    for number in (0, 2):
+        sampled = steps[number].ids[steps[number].answer_ids : -1]
+        assert _holds(bridged.prompt_ids, sampled)
+    assert RENDERER.decode(bridged.prompt_ids, skip_special=False) == bridged.text
+
+
+def test_an_older_step_that_could_be_extended_does_not_hide_that_the_newest_could_not():
+    thinking = tiny_renderer(template=THINKING)
+    memory = Memory()
+    messages = (user("q"),)
+    _answered(thinking, memory, Asked(messages=messages), "plain", "first")
+    messages = (*messages, assistant("plain"), user("next"))
+    _answered(thinking, memory, Asked(messages=messages), "<think>hm</think>yes", "second")
+    messages = (*messages, assistant("yes"), user("last"))
+    bridged = bridge(thinking, memory, Asked(messages=messages))
+    assert (bridged.fork, bridged.parent_id) == ("template", "second")
+
+
+def test_tools_that_come_and_go_are_the_clients_forks_and_no_sampled_token_is_lost():
+    hermes = tiny_renderer("hermes")
+    memory = Memory()
+    messages: tuple[Message, ...] = ()
+    sampled: list[np.ndarray] = []
+    for turn in range(4):
+        messages = (*messages, user(str(turn)))
+        asked = Asked(messages=messages, tools=() if turn % 2 else (Tool(name="f"),))
+        bridged, step = _answered(hermes, memory, asked, _pieces("hello"), str(turn))
+        assert (bridged.fork, bridged.parent_id) == (("client", str(turn - 1)) if turn else ("root", ""))
+        assert all(_holds(bridged.prompt_ids, ids) for ids in sampled)
+        sampled.append(step.ids[step.answer_ids : -1])
+        messages = (*messages, assistant("hello"))
+
+
+def test_each_of_many_siblings_is_continued_with_its_own_ids():
+    memory = Memory()
+    siblings = [
+        _answered(RENDERER, memory, Asked(messages=(user("q"),)), _pieces("ab" * (number + 1)), str(number))[1]
+        for number in range(20)
+    ]
+    for number, step in enumerate(siblings):
+        bridged = bridge(RENDERER, memory, Asked(messages=(user("q"), step.answer, user("next"))))
+        assert (bridged.parent_id, bridged.reused, bridged.fork) == (str(number), len(step.ids), "")
+
+
+def test_what_is_kept_of_a_trajectory_is_weighed_and_bounded_in_steps():
+    memory = Memory(recent=2)
+    _turns(RENDERER, memory, [_pieces("hello")] * 3)
+    assert [step.step_id for step in memory.recent] == ["1", "2"]
+    assert memory.size >= sum(step.size for step in memory.recent)

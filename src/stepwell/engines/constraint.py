@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import EngineError, InvalidRequest, MissingDependency
+from stepwell.errors import InvalidRequest, MissingDependency
 
 if TYPE_CHECKING:
     import llguidance
@@ -33,12 +33,12 @@ class Constraint:
         """bool [W]: the tokens that may come next, at least one. Only end-of-turn ones when the value is complete.
 
         Raises:
-            EngineError: the schema is too complex for a mask to be computed.
+            InvalidRequest: from here on the schema cannot be met, or is too complex.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         mask = np.unpackbits(bits, count=self._words, bitorder="little").view(np.bool_)
         if self._matcher.is_error() or not mask.any():
-            raise EngineError(f"no token can meet the JSON schema: {self._matcher.get_error() or 'dead end'}")
+            raise _unusable(_complaint(self._matcher) or "no token can meet it")
         return mask
 
     def advance(self, token_id: int) -> None:
@@ -66,17 +66,17 @@ class ConstraintCompiler:
         self._compiled = lru_cache(maxsize=_KEPT_SCHEMAS)(self._compile)
 
     def compile(self, json_schema: str) -> Constraint:
-        """A constraint for one response; takes milliseconds, for a very large schema up to a second.
+        """A constraint for one response; takes milliseconds, for a very large schema up to seconds.
 
         Raises:
-            InvalidRequest: it is no JSON schema, it uses a keyword that is not supported, or the model's tokenizer
-                cannot be constrained.
+            InvalidRequest: it is no JSON schema, it uses a keyword that is not supported, no value can meet it, it is
+                too big, or the model's tokenizer cannot be constrained.
         """
         with self._lock:
             return Constraint(self._compiled(json_schema).deep_copy(), self._words)
 
     def _compile(self, json_schema: str) -> "llguidance.LLMatcher":
-        from llguidance import LLMatcher  # noqa: PLC0415  # an extra
+        from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415  # an extra
 
         try:
             schema = json.loads(json_schema)
@@ -85,11 +85,22 @@ class ConstraintCompiler:
             # as the library wants to see it: it pastes the text into a grammar
             grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=_COMPACT)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"the JSON schema cannot be used: {error}") from error
-        matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
-        if matcher.is_error():
-            raise InvalidRequest(f"the JSON schema cannot be used: {matcher.get_error()}")
+            raise _unusable(str(error)) from error
+        limits = LLParserLimits(verbose_errors=False)  # its state and the schema again are of no use to a client
+        matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits)
+        self._begin(matcher)
         return matcher
+
+    def _begin(self, matcher: "llguidance.LLMatcher") -> None:
+        """Refuse what would fail at the first tokens: at the first mask, or at that behind the text which is forced."""
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        ahead = matcher.deep_copy()
+        if not ahead.is_error():
+            ahead.consume_tokens(self._vocabulary.tokenize_bytes(ahead.compute_ff_bytes()))
+            ahead.compute_bitmask()
+        if ahead.is_error():
+            raise _unusable(_complaint(ahead))
 
     @cached_property
     def _vocabulary(self) -> "llguidance.LLTokenizer":
@@ -100,3 +111,12 @@ class ConstraintCompiler:
             return LLTokenizer(text, n_vocab=self._words, eos_token=self._eos_ids)
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"this model's tokenizer does not allow JSON schemas: {error}") from error
+
+
+def _complaint(matcher: "llguidance.LLMatcher") -> str:
+    """The first line of what the library says; empty if all is well."""
+    return matcher.get_error().partition("\n")[0]
+
+
+def _unusable(why: str) -> InvalidRequest:
+    return InvalidRequest(f"the JSON schema cannot be used: {why}")

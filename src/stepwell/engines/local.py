@@ -21,7 +21,7 @@ from torch import Tensor
 from stepwell.engines.base import Chunk, Generation
 from stepwell.engines.constraint import Constraint, ConstraintCompiler
 from stepwell.engines.sampling import Pick, Wish, sample
-from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
 from stepwell.policy.model import Policy
 from stepwell.types import FinishReason, Ids, TokenSource
@@ -43,7 +43,7 @@ class _Request:
     room: int
     """Tokens it may sample before its context or `max_tokens` is full."""
     loop: asyncio.AbstractEventLoop
-    queue: "asyncio.Queue[Chunk | EngineError]"
+    queue: "asyncio.Queue[Chunk | StepwellError]"
     constraint: Constraint | None
     sampled: list[int] = field(default_factory=list)
     slot: int = -1
@@ -133,7 +133,7 @@ class LocalEngine:
         try:
             while True:
                 chunk = await work.queue.get()
-                if isinstance(chunk, EngineError):
+                if isinstance(chunk, StepwellError):
                     raise chunk
                 yield chunk
                 if chunk.finish_reason is not None:
@@ -226,12 +226,12 @@ class LocalEngine:
 
     def _constrain(self) -> None:
         """Work out the candidates of the constrained requests; one that has none fails alone."""
-        failed: list[tuple[_Request, EngineError]] = []
+        failed: list[tuple[_Request, InvalidRequest]] = []
         for work in self._running:
             if work.constraint is not None:
                 try:
                     work.wish.allowed = torch.from_numpy(work.constraint.allowed())
-                except EngineError as error:
+                except InvalidRequest as error:
                     failed.append((work, error))
         self._retire([work for work, _ in failed])
         _deliver(failed)
@@ -245,22 +245,23 @@ class LocalEngine:
         """Give slots to waiting requests, except to those that do better to wait for a prompt under computation."""
         with self._wake:
             waiting = [work for work in self._waiting if not work.cancelled]
-            self._waiting.clear()
+            self._waiting = deque(waiting)
         starting: list[_Request] = []
-        later: list[_Request] = []
         for work in waiting:
             source, length = self._slots.longest_prefix(work.prompt[:-1])  # the last token must run: it has the logits
-            if not self._free or _waits(work, length, starting):
-                later.append(work)
-                continue
-            work.slot = self._take_slot(source, length)
-            self._slots.copy_prefix(source, work.slot, length)
-            self.prompt_tokens += len(work.prompt)
-            self.reused_tokens += length
-            starting.append(work)
-        self._running += starting
+            if self._free and not _waits(work, length, starting):
+                self._start(work, source, length)
+                starting.append(work)
+
+    def _start(self, work: _Request, source: int, length: int) -> None:
+        # Waiting or running at every moment, so that `_fail` finds it and its slot whatever goes wrong here.
+        work.slot = self._take_slot(source, length)
+        self._running.append(work)
         with self._wake:
-            self._waiting.extendleft(reversed(later))
+            self._waiting.remove(work)
+        self._slots.copy_prefix(source, work.slot, length)
+        self.prompt_tokens += len(work.prompt)
+        self.reused_tokens += length
 
     def _take_slot(self, source: int, length: int) -> int:
         """The source itself when it is free and would be continued, else the slot that was free for the longest."""
@@ -306,9 +307,9 @@ def _waits(work: _Request, held: int, starting: Sequence[_Request]) -> bool:
     return any(common_prefix(work.prompt[:-1], other.prompt) >= worth for other in starting)
 
 
-def _deliver(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
+def _deliver(chunks: Sequence[tuple[_Request, "Chunk | StepwellError"]]) -> None:
     """Hand chunks to their event loops, waking each loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Chunk | EngineError]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Chunk | StepwellError]]] = {}
     for work, chunk in chunks:
         by_loop.setdefault(work.loop, []).append((work, chunk))
     for loop, mine in by_loop.items():
@@ -319,6 +320,6 @@ def _deliver(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
                 work.cancelled = True
 
 
-def _enqueue(chunks: Sequence[tuple[_Request, "Chunk | EngineError"]]) -> None:
+def _enqueue(chunks: Sequence[tuple[_Request, "Chunk | StepwellError"]]) -> None:
     for work, chunk in chunks:
         work.queue.put_nowait(chunk)

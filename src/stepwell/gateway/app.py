@@ -54,7 +54,7 @@ def create_app(
     """
     config = config or GatewayConfig()
     recall = Recall(pool, {dialect.name: dialect for dialect in DIALECTS})
-    sessions = Sessions(pool, renderer, recall, config.max_sessions)
+    sessions = Sessions(pool, renderer, recall, config.max_sessions, config.session_bytes)
     gate = Gate(config.max_calls, config.pause_seconds)
     meters = Meters(engine, gate)
     exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored)

@@ -18,6 +18,8 @@ class GatewayConfig(Config):
     """Upper bound on the tokens of an answer when the call names none."""
     max_sessions: int = Field(default=1024, ge=1)
     """Idle trajectories whose ids are kept in memory; others are read back from the pool when a call comes."""
+    session_bytes: int = Field(default=512 * 2**20, ge=0)
+    """Bytes that idle trajectories may take in memory, about; the longest unused are forgotten first."""
     max_calls: int = Field(default=512, ge=1)
     """Calls that run at once; further ones get 429 with Retry-After."""
     pause_seconds: float = Field(default=300.0, gt=0)

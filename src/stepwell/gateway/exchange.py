@@ -12,19 +12,20 @@ from stepwell.engines.base import Conversation, Engine, Generation
 from stepwell.errors import ContextOverflow, InvalidRequest
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
-from stepwell.gateway.dialects.base import ChatCall, Event, Started
+from stepwell.gateway.dialects.base import ChatCall, Delta, Event, Started
 from stepwell.gateway.problems import UnknownModel
 from stepwell.gateway.recall import Recall
-from stepwell.gateway.reply import Draft, Prompt, Source
+from stepwell.gateway.reply import Draft, Prompt, Source, replayed
 from stepwell.gateway.retries import Attempt, Attempts
 from stepwell.gateway.sessions import Session, Sessions, side_of
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked, Bridged, bridge, bridge_ids, bridge_text, seen
+from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import FinishReason, Record, Sampling, Step
 
-_LONG_TEXT: Final = 16_384
-"""Characters of a conversation from which on it is rendered in a thread, so that streams are not held up."""
+_LONG_BODY: Final = 16_384
+"""Bytes of a call from which on it is rendered in a thread, so that streams are not held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class _Turn:
     caller: Caller
     asked: Asked
     session: Session
+    attempt: Attempt
 
 
 class Exchange:
@@ -77,21 +79,38 @@ class Exchange:
         self.check_model(call.model)
         asked = await self._recall.asked(call, caller.trajectory_id if caller.confined else None)
         attempt, earlier = self._attempts.begin(call, caller)
-        if earlier is not None and earlier.step_ids:
-            attempt.step_ids = earlier.step_ids
-            for event in await asyncio.to_thread(self._recall.replayed, earlier.step_ids):
-                yield event
-            return
+        try:
+            if earlier is not None:
+                await earlier.settled()
+            if earlier is not None and earlier.step_ids:
+                attempt.steps = earlier.steps
+                for event in await asyncio.to_thread(self._replayed, call, earlier.step_ids):
+                    yield event
+                return
+            async with aclosing(self._fresh(call, caller, asked, attempt, earlier)) as events:
+                async for event in events:
+                    yield event
+        except BaseException:
+            attempt.failed = True
+            raise
+        finally:
+            attempt.commits = [commit for commit in attempt.commits if not commit.done()]  # those done hold their steps
+            attempt.over.set()
+
+    async def _fresh(
+        self, call: ChatCall, caller: Caller, asked: Asked, attempt: Attempt, earlier: Attempt | None
+    ) -> AsyncGenerator[Event, None]:
+        if len(call.body) > _LONG_BODY:
+            await asyncio.to_thread(lambda: asked.keys)  # computed once, and not while streams wait
         again = earlier.trajectory_id if earlier else ""
         async with self._sessions.use(caller, call, asked, again) as session:
-            turn = _Turn(call=call, caller=caller, asked=asked, session=session)
             attempt.trajectory_id = session.info.id
+            turn = _Turn(call=call, caller=caller, asked=asked, session=session, attempt=attempt)
             try:
-                async with aclosing(self._play(turn, attempt)) as events:
+                async with aclosing(self._play(turn)) as events:
                     async for event in events:
                         yield event
             except BaseException:
-                attempt.failed = True
                 self._sessions.attempted(caller.scope, asked, session.info.id)
                 raise
 
@@ -108,14 +127,13 @@ class Exchange:
         text = await asyncio.to_thread(self._renderer.text, asked.messages, asked.tools, asked.options)
         return len(await asyncio.to_thread(self._renderer.encode, text))
 
-    async def _play(self, turn: _Turn, attempt: Attempt) -> AsyncGenerator[Event, None]:
+    async def _play(self, turn: _Turn) -> AsyncGenerator[Event, None]:
         drafts = await self._drafts(turn)
         step_ids = tuple(draft.step_id for draft in drafts)
         streams = [self._choice(turn, draft, step_ids) for draft in drafts]
         async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as events:
             async for event in events:
                 yield event
-        attempt.step_ids = step_ids
 
     async def _drafts(self, turn: _Turn) -> list[Draft]:
         prompt = await self._prompt(turn)
@@ -133,8 +151,8 @@ class Exchange:
     async def _prompt(self, turn: _Turn) -> Prompt:
         if turn.call.logprobs and self._engine.token_source == "text":
             raise InvalidRequest("the upstream gives text only, so it has no log-probabilities to tell")
-        size = sum(len(message.content) for message in turn.asked.messages)
-        bridged = await asyncio.to_thread(self._bridged, turn) if size > _LONG_TEXT else self._bridged(turn)
+        long = len(turn.call.body) > _LONG_BODY or bool(turn.call.previous_id)
+        bridged = await asyncio.to_thread(self._bridged, turn) if long else self._bridged(turn)
         bridged = turn.session.begin(bridged)
         choice = turn.call.tool_choice
         if turn.call.json_schema and turn.call.tools and not choice.forced:
@@ -218,18 +236,25 @@ class Exchange:
                 await self._store(turn, draft, "abort")
             raise
         rest = draft.finish()
+        step = await self._store(turn, draft, finish_reason)  # before anything is yielded: the client may leave then
         if rest is not None:
             yield rest
-        yield draft.answer(await self._store(turn, draft, finish_reason))
+        yield draft.answer(step)
 
     async def _store(self, turn: _Turn, draft: Draft, finish_reason: FinishReason) -> Step:
-        session = turn.session
-        step = draft.step(session.take_index(), session.info.id, finish_reason)
+        """Store what was sampled. That goes through even if the caller is cancelled meanwhile."""
+        step = draft.step(turn.session.take_index(), turn.session.info.id, finish_reason)
+        commit = asyncio.ensure_future(self._commit(turn, draft, step))
+        commit.add_done_callback(_looked_at)
+        turn.attempt.commits.append(commit)
+        return await asyncio.shield(commit)
+
+    async def _commit(self, turn: _Turn, draft: Draft, step: Step) -> Step:
+        session, prompt = turn.session, draft.prompt
         records: list[Record] = [step] if session.opened else [session.info, step]
         session.appends += 1
         try:
-            # The pool has the step from here on, even if this task is cancelled: shield, lest its future be cancelled.
-            receipts = await asyncio.shield(asyncio.wrap_future(self._pool.append(records)))
+            receipts = await asyncio.wrap_future(self._pool.append(records))
             if receipts[-1].error is not None:
                 raise receipts[-1].error
         except BaseException:
@@ -238,13 +263,39 @@ class Exchange:
         finally:
             session.appends -= 1
         session.opened = True
-        prompt = draft.prompt
+        if step.finish_reason != "abort":
+            turn.attempt.steps[draft.choice] = step.id
         self._stored(step, prompt.bridged.reused)
+        ids, answer = step.response_ids, draft.message
         known = seen(
-            self._renderer, step.id, turn.asked, prompt.bridged, step.response_ids, draft.message, prompt.prefill
+            self._renderer, step.id, turn.asked, prompt.bridged, ids, answer, prompt.prefill, prompt.prefill_ids
         )
         self._sessions.remember(session, turn.caller.scope, known)
         return step
+
+    def _replayed(self, call: ChatCall, step_ids: tuple[str, ...]) -> list[Event]:
+        """The answer that is stored already, once more."""
+        events: list[Event] = []
+        for choice, step_id in enumerate(step_ids):
+            step = self._pool.step(step_id)
+            answer = replayed(self._renderer, call, step, choice)
+            start = Started(
+                choice=choice,
+                step_ids=step_ids,
+                trajectory_id=step.trajectory_id,
+                policy_version=step.policy_version_max,
+                prompt_tokens=len(step.prompt_ids),
+                cached_tokens=0,
+            )
+            pieces = tuple(pieces_of(answer.message))
+            events += [start, Delta(choice=choice, pieces=pieces, tokens=answer.tokens), answer]
+        return events
+
+
+def _looked_at(commit: "asyncio.Task[Step]") -> None:
+    """Whoever waits for it is told of its failure; if nobody does, that is no error of its own."""
+    if not commit.cancelled():
+        commit.exception()
 
 
 def _started(turn: _Turn, draft: Draft, step_ids: tuple[str, ...], policy_version: int) -> Started:

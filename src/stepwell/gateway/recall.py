@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from stepwell.errors import EngineError, InvalidRequest, NotFound
-from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, end_of
+from stepwell.errors import InvalidRequest, NotFound
+from stepwell.gateway.dialects.base import ChatCall, Dialect
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked
 from stepwell.rendering.messages import Message
-from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.wire import answer_from_json
 from stepwell.types import Step
 
@@ -50,27 +49,6 @@ class Recall:
             return self._expanded(dialect.parse(body, step.request.encode()))
         except (InvalidRequest, ValueError):  # secrets that were removed, or a request of an older gateway
             return Asked(messages=())
-
-    def replayed(self, step_ids: Sequence[str]) -> list[Event]:
-        """The answer of a call whose choices these steps are, once more. Raises EngineError if one is damaged."""
-        events: list[Event] = []
-        for choice, step_id in enumerate(step_ids):
-            step = self._pool.step(step_id)
-            message = answer_from_json(step.response)
-            if message is None:
-                raise EngineError(f"the answer {step_id!r} cannot be read back; ask again")
-            start = Started(
-                choice=choice,
-                step_ids=tuple(step_ids),
-                trajectory_id=step.trajectory_id,
-                policy_version=step.policy_version_max,
-                prompt_tokens=len(step.prompt_ids),
-                cached_tokens=0,
-            )
-            end = end_of(message, step.finish_reason)
-            answer = Answer(choice=choice, step=step, message=message, end=end)
-            events += [start, Delta(choice=choice, pieces=tuple(pieces_of(message))), answer]
-        return events
 
     def _expanded(self, call: ChatCall, within: str | None = None) -> Asked:
         parts = [self._filled(call, within)]

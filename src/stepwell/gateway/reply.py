@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from stepwell.rendering.bridge import Bridged
 from stepwell.rendering.messages import Message
 from stepwell.rendering.pieces import CallClosed, Piece, ReasoningPiece, ReplyParser, TextPiece, message_of
 from stepwell.rendering.renderer import Renderer
-from stepwell.rendering.wire import answer_to_json
+from stepwell.rendering.wire import answer_from_json, answer_to_json
 from stepwell.types import FinishReason, Floats, Ids, Side, Step, TokenSource, new_id
 
 
@@ -249,6 +249,28 @@ class Draft:
         data = self._renderer.token_bytes(token_id)
         others = tuple(self._token(other, its) for other, its in top)
         return Token(text=data.decode(errors="replace"), data=data, logprob=logprob, top=others)
+
+
+def replayed(renderer: Renderer, call: ChatCall, step: Step, choice: int) -> Answer:
+    """The answer of a stored step to a call that asks for it once more; alternatives to its tokens are not stored."""
+    begun = step.prompt_ids[len(step.prompt_ids) - step.prefill :]
+    bridged = Bridged(
+        prompt_ids=step.prompt_ids,
+        text=renderer.decode(step.prompt_ids, skip_special=False),
+        reused=0,
+        parent_id=step.parent_id,
+        fork=step.fork,
+    )
+    prompt = Prompt(bridged=bridged, prefill=renderer.decode(begun, skip_special=False), prefill_ids=step.prefill)
+    generation = Generation(prompt_ids=step.prompt_ids, sampling=step.sampling)
+    source = Source(model=step.model, token_source=step.token_source)
+    draft = Draft(renderer, call, generation, prompt, choice, source)
+    ids, logprobs = tuple(step.response_ids.tolist()), tuple(step.logprobs.tolist())
+    draft.take(Chunk(token_ids=ids, logprobs=logprobs, policy_version=step.policy_version_max))
+    draft.finish()
+    answer = draft.answer(step)
+    message = answer_from_json(step.response) or answer.message  # with the call ids that the client may know
+    return replace(answer, message=message)
 
 
 def _parser(renderer: Renderer, call: ChatCall, prompt: Prompt) -> ReplyParser:

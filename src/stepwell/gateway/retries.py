@@ -1,11 +1,12 @@
 """Attempts at one and the same call: what an SDK sends again after a failure is not a second step.
 
 A call is a repetition if the client says so (a retry count, an idempotency key) or if it is byte for byte the one
-whose attempt failed or was cut. If the earlier attempt did succeed, and only its answer was lost, that answer is given
-again; else the call is sampled afresh, in the same trajectory. An identical call after a success, without such a word,
-is a new sample.
+whose attempt failed or was cut. It waits until the earlier attempt is over. If that one did succeed, and only its
+answer was lost, that answer is given again; else the call is sampled afresh, in the same trajectory. An identical call
+after a success, without such a word, is a new sample.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Final
 
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
+from stepwell.types import Step
 
 _KEPT: Final = 4096
 _SECONDS: Final = 900.0
@@ -25,11 +27,25 @@ class Attempt:
 
     trajectory_id: str = ""
     """Empty until it is known."""
-    step_ids: tuple[str, ...] = ()
-    """Of all choices; empty unless it succeeded."""
+    choices: int = 1
+    steps: dict[int, str] = field(default_factory=dict)
+    """By choice: the steps that are stored and whole."""
+    commits: "list[asyncio.Task[Step]]" = field(default_factory=list)
+    """Steps on their way to the pool, which get there even if the client is gone."""
     failed: bool = False
-    """Whether it ended without an answer."""
+    """Whether its client got no whole answer."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     at: float = field(default_factory=time.monotonic)
+
+    @property
+    def step_ids(self) -> tuple[str, ...]:
+        """Of all choices, in order; empty unless each of them is whole."""
+        return tuple(self.steps[choice] for choice in range(self.choices)) if len(self.steps) == self.choices else ()
+
+    async def settled(self) -> None:
+        """Wait until nothing of it is under way any more."""
+        await self.over.wait()
+        await asyncio.gather(*self.commits, return_exceptions=True)
 
 
 class Attempts:
@@ -43,7 +59,7 @@ class Attempts:
         """A new attempt, and the one that it repeats, if it does."""
         key = _key(call, caller)
         earlier = self._attempts.pop(key, None)
-        current = Attempt()
+        current = Attempt(choices=call.choices)
         self._attempts[key] = current
         if len(self._attempts) > _KEPT:
             self._attempts.popitem(last=False)

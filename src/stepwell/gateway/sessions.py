@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Final
 
 from stepwell.errors import Conflict, NotFound
 from stepwell.gateway.callers import Caller
@@ -25,7 +26,9 @@ from stepwell.rendering.renderer import Renderer
 from stepwell.rendering.wire import answer_from_json
 from stepwell.types import Side, Step, Trajectory, TrajectoryInfo, new_id
 
-_SIDE_SUFFIX = "~side"
+_SIDE_SUFFIX: Final = "~side"
+_SIBLINGS: Final = 256
+"""Trajectories with the same history that are told apart; of more, the oldest are taken to be over."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +50,14 @@ class Session:
     offers_tools: bool = False
     """Whether a call of it has offered tools."""
     memory: Memory = field(default_factory=Memory)
+    weight: int = 0
+    """Bytes of the memory that are counted already."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can be forgotten: everything of it is in the pool."""
+        return not self.calls and not self.appends
 
     def take_index(self) -> int:
         """The next free position; calls that overlap get different ones."""
@@ -87,12 +97,14 @@ class Session:
 class Sessions:
     """The trajectories that calls arrived for lately, at most `capacity` of them idle."""
 
-    def __init__(self, pool: Pool, renderer: Renderer, recall: Recall, capacity: int) -> None:
-        """Start with none; each is read from `pool` when it is first asked for."""
+    def __init__(self, pool: Pool, renderer: Renderer, recall: Recall, capacity: int, budget: int) -> None:
+        """Start with none; each is read from `pool` when it is first asked for. `budget` is in bytes, about."""
         self._pool = pool
         self._renderer = renderer
         self._recall = recall
         self._capacity = capacity
+        self._budget = budget
+        self._held = 0
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._histories = _Histories(capacity)
         self._successors: dict[str, str] = {}  # of trajectories that ended while the client's session went on
@@ -176,6 +188,7 @@ class Sessions:
     def remember(self, session: Session, scope: bytes, step: Seen) -> None:
         """A step was stored: later calls may extend it, and are found by its history."""
         session.add(step)
+        self._weigh(session)
         self._histories.add(scope, step, session.info.id)
 
     def attempted(self, scope: bytes, asked: Asked, trajectory_id: str) -> None:
@@ -192,6 +205,7 @@ class Sessions:
         try:
             stored = await asyncio.to_thread(self._pool.trajectory, session.info.id)
             session.load(stored, await asyncio.to_thread(self._recalled, stored))
+            self._weigh(session)
         except NotFound:
             pass  # it is opened together with its first step
         except BaseException:
@@ -207,14 +221,20 @@ class Sessions:
         bridged = Bridged(prompt_ids=step.prompt_ids, text=text, reused=0, parent_id="", fork="")
         answer = answer_from_json(step.response) or Message(role="assistant")
         prefill = self._renderer.decode(prefill_ids, skip_special=False)
-        return seen(self._renderer, step.id, self._recall.of_step(step), bridged, step.response_ids, answer, prefill)
+        asked = self._recall.of_step(step)
+        return seen(self._renderer, step.id, asked, bridged, step.response_ids, answer, prefill, step.prefill)
 
     def _evict(self) -> None:
-        while len(self._sessions) > self._capacity:
-            oldest_idle = next((key for key, session in self._sessions.items() if not session.calls), None)
+        while len(self._sessions) > self._capacity or self._held > self._budget:
+            oldest_idle = next((key for key, session in self._sessions.items() if session.idle), None)
             if oldest_idle is None:
                 return
-            del self._sessions[oldest_idle]
+            self._held -= self._sessions.pop(oldest_idle).weight
+
+    def _weigh(self, session: Session) -> None:
+        if self._sessions.get(session.info.id) is session:
+            self._held += session.memory.size - session.weight
+            session.weight = session.memory.size
 
 
 def side_of(call: ChatCall, session: Session) -> Side:
@@ -229,13 +249,17 @@ def _is_beside(session: Session, call: ChatCall, caller: Caller, keys: Sequence[
     return session.offers_tools and not call.tools and not caller.subagent and not session.knows(keys)
 
 
+_Table = OrderedDict[tuple[bytes, bytes], dict[str, bool]]
+"""By scope and key of a history: the trajectories that have it, and whether they were gone on with from there."""
+
+
 class _Histories:
     """Trajectories by what was said in them, for calls that do not name theirs."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity * 16
-        self._answered: OrderedDict[tuple[bytes, bytes], list[str]] = OrderedDict()
-        self._asked: OrderedDict[tuple[bytes, bytes], list[str]] = OrderedDict()
+        self._answered: _Table = OrderedDict()
+        self._asked: _Table = OrderedDict()
 
     def add(self, scope: bytes, step: Seen, trajectory_id: str) -> None:
         if step.history_key:
@@ -255,13 +279,16 @@ class _Histories:
         found = next(filter(None, chain(answered, asked)), None)
         if not found:
             return ""
-        found.append(found.pop(0))  # the oldest is taken and becomes the newest: the next call gets the next one
-        return found[-1]
+        chosen = next((trajectory_id for trajectory_id, used in found.items() if not used), next(reversed(found)))
+        del found[chosen]  # and put last, as the one that was gone on with last
+        found[chosen] = True
+        return chosen
 
-    def _put(self, table: OrderedDict[tuple[bytes, bytes], list[str]], key: tuple[bytes, bytes], to: str) -> None:
-        known = table.setdefault(key, [])
-        if to not in known:
-            known.append(to)
+    def _put(self, table: "_Table", key: tuple[bytes, bytes], trajectory_id: str) -> None:
+        known = table.setdefault(key, {})
+        known.setdefault(trajectory_id, False)
+        if len(known) > _SIBLINGS:
+            del known[next(iter(known))]
         table.move_to_end(key)
         if len(table) > self._capacity:
             table.popitem(last=False)

@@ -62,7 +62,7 @@ class SQLitePool:
             raise PoolError(f"cannot make the folder of {path}: {error.strerror}") from error
         engine = _engine(path, "rwc", "BEGIN IMMEDIATE")
         _prepare(path, engine, read_only=False)
-        return cls(path, _engine(path, "ro", "BEGIN"), Writer(engine, str(path)), clock)
+        return cls(path, _engine(path, "ro", "BEGIN"), Writer(engine, path.name), clock)
 
     def append(self, records: Sequence[Record]) -> Future[list[Receipt]]:
         """See `Pool.append`."""
@@ -171,18 +171,18 @@ class SQLitePool:
             raise _no_such_text(error) from error
 
     def _read_only(self) -> PoolError:
-        return PoolError(f"{self._path} was opened read-only")
+        return PoolError(f"{self._name} was opened read-only")
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
         """A connection that sees one state of the pool, however many SELECTs it is asked."""
         if self._closed:
-            raise PoolError(f"{self._path}: the pool is closed")
+            raise PoolError(f"{self._name}: the pool is closed")
         try:
             with self._reader.connect() as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise storage_error(str(self._path), error) from error
+            raise storage_error(self._name, error) from error
         except UnicodeEncodeError as error:
             raise _no_such_text(error) from error
 

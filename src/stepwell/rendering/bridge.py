@@ -7,6 +7,7 @@ stripped); the words are put back as they were sampled. Where the chat template 
 it was (drops old reasoning, say), the prompt is what the template says, and the step records a fork.
 """
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from stepwell.rendering.pieces import message_of
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import Fork, Ids
 
+_MARK: Final = "stepwell-answer-9c41f7e2b0-"
+"""Stands for an answer while its place in a rendered conversation is looked for."""
 _WINDOW: Final = 8
 """Tokens before a join that can change how those behind it decode."""
 
@@ -41,6 +44,11 @@ class Asked:
         return history_keys(self.messages)
 
     @cached_property
+    def place(self) -> dict[bytes, int]:
+        """How many messages each of the keys stands for."""
+        return {key: length for length, key in enumerate(self.keys)}
+
+    @cached_property
     def tools_key(self) -> bytes:
         """Equal for the same tools."""
         return tools_key(self.tools)
@@ -57,6 +65,8 @@ class Seen:
     """Their exact text, special tokens included."""
     answer_start: int
     """Where in `text` the answer begins, characters."""
+    answer_ids: int
+    """Where in `ids` it begins."""
     answer: Message
     """As it was parsed when it was sampled."""
     request_key: bytes = b""
@@ -66,6 +76,11 @@ class Seen:
     tools_key: bytes = b""
     throwaway: bool = False
     """Whether it had a message in its prompt that the client will not send again."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.text) + self.ids.nbytes + 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,17 +100,24 @@ class Bridged:
 class Memory:
     """What is kept of one trajectory: of the newest steps everything, of the others the answer."""
 
-    def __init__(self, recent: int = 8) -> None:
-        """Keep the ids of at most `recent` steps: enough for subagents that take turns in one trajectory."""
-        self.recent: deque[Seen] = deque(maxlen=recent)
+    def __init__(self, recent: int = 64) -> None:
+        """Keep the prompts of at most `recent` steps: enough for many subagents that take turns in one trajectory."""
+        self.recent: deque[Seen] = deque()
+        self.size = 0
+        """Bytes that are kept, about."""
+        self._most = recent
         self._by_history: dict[bytes, _Sampled] = {}
         self._by_answer: dict[AnswerKey, _Sampled] = {}
 
     def add(self, step: Seen) -> None:
         """Remember one more step."""
         self.recent.append(step)
-        sampled = _Sampled(step.text[step.answer_start :], step.answer)
+        raw, ids = step.text[step.answer_start :], step.ids[step.answer_ids :]
+        sampled = _Sampled(raw, ids, step.answer)
         self._by_history[step.history_key] = self._by_answer[answer_key(step.answer)] = sampled
+        self.size += step.size + 2 * (len(raw) + ids.nbytes)
+        if len(self.recent) > self._most:
+            self.size -= self.recent.popleft().size
 
     def sampled(self, history_key: bytes, message: Message) -> "_Sampled | None":
         """What was sampled for an assistant message that completes a history, else for one that reads the same."""
@@ -108,6 +130,8 @@ class Memory:
 class _Sampled:
     raw: str
     """With special tokens and the end-of-turn mark, if it was sampled."""
+    ids: Ids
+    """Its tokens."""
     answer: Message
 
 
@@ -119,10 +143,11 @@ def seen(
     response_ids: Ids,
     answer: Message,
     prefill: str = "",
+    prefill_ids: int = 0,
 ) -> Seen:
     """What is kept of a step that answered `asked` (without messages: a plain prompt) from the prompt `bridged`.
 
-    `prefill` is the end of the prompt's text that already belongs to the answer.
+    `prefill` is the end of the prompt's text that already belongs to the answer, in `prefill_ids` tokens.
     """
     request_key = asked.keys[-1]
     return Seen(
@@ -130,6 +155,7 @@ def seen(
         ids=np.concatenate([bridged.prompt_ids, response_ids]),
         text=bridged.text + renderer.decode(response_ids, skip_special=False),
         answer_start=len(bridged.text) - len(prefill),
+        answer_ids=len(bridged.prompt_ids) - prefill_ids,
         answer=answer,
         request_key=request_key,
         history_key=extended_key(request_key, answer) if asked.messages else b"",
@@ -148,16 +174,16 @@ def bridge(renderer: Renderer, memory: Memory, asked: Asked) -> Bridged:
     """
     text = _restored(renderer, memory, asked)
     longest = _extended(memory, text)
-    if longest is not None:
-        return _joined(renderer, longest, text, len(longest.text))
     parent, fork = _relation(memory, asked)
+    if longest is not None and not _goes_further(asked, parent, longest):
+        return _joined(renderer, longest, text, len(longest.text))
     if parent is None or fork == "client":
-        return _afresh(renderer, text, parent, fork)
+        return _afresh(_spliced(renderer, memory, asked, text), text, parent, fork)
     as_parsed = _structured(renderer, memory, asked)
     request = replace(asked, messages=asked.messages[: asked.keys.index(parent.request_key)])
     end = _same_answer(renderer, parent, as_parsed, _structured(renderer, memory, request), asked.tools)
     if end is None:
-        return _afresh(renderer, text, parent, "template")
+        return _afresh(_spliced(renderer, memory, asked, text), text, parent, "template")
     return _joined(renderer, parent, as_parsed, end)
 
 
@@ -166,7 +192,7 @@ def bridge_text(renderer: Renderer, memory: Memory, text: str) -> Bridged:
     longest = _extended(memory, text)
     if longest is not None:
         return _joined(renderer, longest, text, len(longest.text))
-    return _afresh(renderer, text, None, "client" if memory.recent else "root")
+    return _afresh(renderer.encode(text), text, None, "client" if memory.recent else "root")
 
 
 def bridge_ids(renderer: Renderer, memory: Memory, prompt_ids: Ids) -> Bridged:
@@ -196,14 +222,40 @@ def _joined(renderer: Renderer, step: Seen, text: str, end: int) -> Bridged:
     # Some tokenizers put a space before whatever they encode; the join would then not be the conversation's text.
     joined = renderer.decode(np.concatenate([before, tail_ids]), skip_special=False)
     if joined != renderer.decode(before, skip_special=False) + tail:
-        return _afresh(renderer, text, step, "tokenizer")
+        return _afresh(renderer.encode(text), text, step, "tokenizer")
     ids = np.concatenate([step.ids, tail_ids])
     return Bridged(prompt_ids=ids, text=step.text + tail, reused=len(step.ids), parent_id=step.step_id, fork="")
 
 
-def _afresh(renderer: Renderer, text: str, parent: Seen | None, fork: Fork) -> Bridged:
-    parent_id = parent.step_id if parent else ""
-    return Bridged(prompt_ids=renderer.encode(text), text=text, reused=0, parent_id=parent_id, fork=fork)
+def _afresh(prompt_ids: Ids, text: str, parent: Seen | None, fork: Fork) -> Bridged:
+    return Bridged(prompt_ids=prompt_ids, text=text, reused=0, parent_id=parent.step_id if parent else "", fork=fork)
+
+
+def _spliced(renderer: Renderer, memory: Memory, asked: Asked, text: str) -> Ids:
+    """The ids of `text`, with each known answer that stands in it as it was sampled in the tokens that were sampled.
+
+    Where the answers stand is found by rendering the conversation with marks in their places.
+    """
+    sampled = [known for _, known in _sampled_answers(memory, asked)]
+    marked = [
+        message if known is None else Message(role="assistant", content=f"{_MARK}{place};")
+        for place, (message, known) in enumerate(zip(asked.messages, sampled, strict=True))
+    ]
+    try:
+        first, *rest = re.split(f"{_MARK}([0-9]+);", renderer.text(marked, asked.tools, asked.options))
+    except InvalidRequest:
+        return renderer.encode(text)
+    pieces: list[Ids] = []
+    plain, at = 0, len(first)  # what is not tokenised yet begins at `plain`
+    for place, following in zip(rest[::2], rest[1::2], strict=True):
+        known = sampled[int(place)]
+        raw = "" if known is None else _without_end(renderer, known.raw)
+        if known is not None and raw and text.startswith(raw, at):
+            pieces += [renderer.encode(text[plain:at]), known.ids[: len(known.ids) - (raw != known.raw)]]
+            plain = at = at + len(raw)
+        at = text.find(following, at) + len(following)
+    ids = np.concatenate([*pieces, renderer.encode(text[plain:])])
+    return ids if renderer.decode(ids, skip_special=False) == text else renderer.encode(text)
 
 
 def _restored(renderer: Renderer, memory: Memory, asked: Asked) -> str:
@@ -232,23 +284,31 @@ def _sampled_answers(memory: Memory, asked: Asked) -> list[tuple[Message, _Sampl
 
 def _relation(memory: Memory, asked: Asked) -> tuple[Seen | None, Fork]:
     """The step that a conversation goes on from, and why not with its ids; `template` if only the template can tell."""
-    place = {key: position for position, key in enumerate(asked.keys)}
-    continued = [step for step in memory.recent if step.history_key and step.history_key in place]
-    if continued:
-        parent = max(continued, key=lambda step: place[step.history_key])
-        same = parent.tools_key == asked.tools_key and not parent.throwaway
-        return parent, "template" if same else "client"
-    rewritten = [
-        step for step in memory.recent if step.request_key and _echoed(asked.messages, place.get(step.request_key))
-    ]
-    if rewritten:
-        return max(rewritten, key=lambda step: place[step.request_key]), "client"
-    return None, "client" if memory.recent else "root"
+    related = [(length, step) for step in memory.recent if (length := _shared(asked, step))]
+    if not related:
+        return None, "client" if memory.recent else "root"
+    # Of several that go as far, the one whose answer came back unchanged, and of these the newest.
+    _, parent = max(enumerate(related), key=lambda one: (one[1][0], _continued(asked, one[1][1]), one[0]))[1]
+    same = _continued(asked, parent) and parent.tools_key == asked.tools_key and not parent.throwaway
+    return parent, "template" if same else "client"
 
 
-def _echoed(messages: Sequence[Message], position: int | None) -> bool:
-    """Whether some answer stands behind the first `position` messages."""
-    return position is not None and position < len(messages) and messages[position].role == "assistant"
+def _shared(asked: Asked, step: Seen) -> int:
+    """How many messages the conversation has of the step's, its answer, as it was or rewritten, included; else 0."""
+    if _continued(asked, step):
+        return asked.place[step.history_key]
+    asked_for = asked.place.get(step.request_key) if step.request_key else None
+    echoed = asked_for is not None and asked_for < len(asked.messages) and asked.messages[asked_for].role == "assistant"
+    return asked_for + 1 if echoed and asked_for is not None else 0
+
+
+def _continued(asked: Asked, step: Seen) -> bool:
+    return bool(step.history_key) and step.history_key in asked.place
+
+
+def _goes_further(asked: Asked, parent: Seen | None, longest: Seen) -> bool:
+    """Whether the conversation has an answer of `parent` that came after everything that `longest` has."""
+    return parent is not None and parent is not longest and _shared(asked, parent) > _shared(asked, longest)
 
 
 def _same_answer(renderer: Renderer, step: Seen, text: str, request: str, tools: Sequence[Tool]) -> int | None:
