@@ -37,6 +37,14 @@ SCHEMA = {
 }
 
 
+MANY_FIELDS = {
+    "type": "object",
+    "properties": {f"p{number}": {"type": "string"} for number in range(1000)},
+    "additionalProperties": False,
+}
+"""More than the library can keep track of at once."""
+
+
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> ConstraintCompiler:
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
@@ -126,6 +134,12 @@ async def test_requests_with_and_without_a_schema_share_a_pass(engine: LocalEngi
         ({"$ref": "#/nowhere"}, "nowhere"),
         ({"type": "object", "not": {}}, "not"),
         ({"type": "string", "pattern": "("}, "regex"),
+        ({"$ref": "#"}, "no value can meet it"),
+        ({"allOf": [{"$ref": "#"}]}, "no value can meet it"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "Unsatisfiable"),
+        (MANY_FIELDS, "3999 items; max is 2000"),
+        ({"type": "object", "properties": {"a": MANY_FIELDS}, "required": ["a"]}, "3999 items; max is 2000"),
+        ({"anyOf": [{"type": "object", "properties": {f"p{i}": {}}} for i in range(300)]}, "items; max is 2000"),
     ],
 )
 async def test_what_is_no_schema_or_is_not_supported_is_refused_and_harms_nobody(
@@ -134,7 +148,28 @@ async def test_what_is_no_schema_or_is_not_supported_is_refused_and_harms_nobody
     good, refused = await asyncio.gather(ask(engine), ask(engine, schema), return_exceptions=True)
     assert isinstance(refused, InvalidRequest)
     assert words in str(refused)
+    assert "\n" not in str(refused)
+    assert len(str(refused)) < 300
     assert json.loads(RENDERER.decode(good.ids))
+
+
+async def test_what_cannot_be_met_is_refused_before_the_first_token_and_later_only_where_the_beginning_is_free(
+    engine: LocalEngine,
+) -> None:
+    async def heard(schema: object, seed: int) -> str:
+        wish = Sampling(max_tokens=50, seed=seed)
+        request = Generation(prompt_ids=np.array([5], np.int32), sampling=wish, json_schema=json.dumps(schema))
+        ids: list[int] = []
+        try:
+            async for chunk in engine.generate(request):
+                ids.extend(chunk.token_ids)
+        except InvalidRequest as error:
+            return f"{RENDERER.decode(ids)} {str(error).partition('row has ')[2][:24]}"
+        return RENDERER.decode(ids)
+
+    assert await heard(MANY_FIELDS, 0) == " 3999 items; max is 2000;"
+    free = {"anyOf": [{"const": 7}, MANY_FIELDS]}
+    assert {await heard(free, seed) for seed in range(12)} == {"7", "{ 3999 items; max is 2000;"}
 
 
 async def test_an_engine_without_a_tokenizer_refuses_schemas(policy: Policy) -> None:

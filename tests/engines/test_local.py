@@ -10,6 +10,7 @@ import pytest
 from stepwell.engines.base import Generation
 from stepwell.engines.local import LocalEngine
 from stepwell.errors import EngineError
+from stepwell.policy.kv_cache import KVSlots
 from stepwell.policy.model import Policy
 from stepwell.types import Sampling
 from tests.policy.tiny import plain_logprobs, random_ids, tiny_policy
@@ -84,6 +85,25 @@ def test_an_event_loop_that_is_gone_costs_nobody_else_anything(engine: LocalEngi
         loop.run_until_complete(leave_without_a_word())
         loop.close()
     assert len(asyncio.run(sample(engine, random_ids(5)))) == 4
+
+
+async def test_a_failure_while_requests_are_admitted_is_told_to_all_who_wait_and_costs_no_slot(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: int) -> None:
+        raise MemoryError("no memory for a slot")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(KVSlots, "copy_prefix", no_memory)
+        asked = (sample(engine, random_ids(20, seed)) for seed in range(6))
+        failures = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
+    assert [str(failure) for failure in failures] == ["sampling failed: no memory for a slot"] * 6
+    answers = await asyncio.gather(*(sample(engine, random_ids(20, seed)) for seed in range(4)))
+    assert len(answers) == 4
+    before = engine.reused_tokens
+    for seed, answer in enumerate(answers):  # four slots kept their prefixes, so none was lost
+        await sample(engine, np.array([*random_ids(20, seed), *answer, 1], np.int32))
+    assert engine.reused_tokens - before == 4 * (20 + 3)
 
 
 async def test_closing_tells_every_reader_and_refuses_newcomers(policy: Policy) -> None:

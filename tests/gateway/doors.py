@@ -61,3 +61,21 @@ def counted(http, door: Door) -> dict[str, float]:
     lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith("stepwell_calls_total{")]
     mine = [line for line in lines if f'dialect="{door.name}"' in line]
     return {line.split('outcome="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in mine}
+
+
+def asgi_scope(path: str) -> dict[str, Any]:
+    """A POST as a server would hand it to the application."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"gateway")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }

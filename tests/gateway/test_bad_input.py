@@ -1,5 +1,6 @@
 """Whatever a client sends or an upstream does, each gets its own error in the dialect's shape, and all goes on well."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from stepwell.gateway.app import create_app
 from stepwell.gateway.config import GatewayConfig
 from tests.fakes.engines import ScriptedEngine
 from tests.fakes.servers import wait_until
-from tests.gateway.doors import CHAT, USER, Door, conversations, counted, every_door, well
+from tests.gateway.doors import CHAT, USER, Door, asgi_scope, conversations, counted, every_door, well
 
 PATH = CHAT.path
 
@@ -276,6 +277,28 @@ def test_a_client_that_leaves_in_mid_stream_stops_the_engine_and_keeps_what_was_
         well(http, door)
     (step,) = pool.trajectory("t1").steps
     assert (step.finish_reason, len(step.response_ids)) == ("abort", 3)
+
+
+@every_door
+async def test_a_client_that_never_reads_its_stream_stops_the_engine_and_keeps_what_was_sampled(renderer, pool, door):
+    engine = ScriptedEngine(renderer, ["well met, and a long day to you"])
+    app = create_app(engine, renderer, pool, GatewayConfig(ping_seconds=0.01))
+    body = [{"type": "http.request", "body": json.dumps({**door.good, "stream": True}).encode()}]
+    taken: list[bytes] = []
+
+    async def receive():
+        return body.pop() if body else await asyncio.Future()
+
+    async def send(message):
+        taken.append(message.get("body", b""))
+        if len(taken) > 8:
+            await asyncio.Future()
+
+    await asyncio.wait_for(app(asgi_scope(f"/t/t1{door.path}"), receive, send), 20)
+    (step,) = pool.trajectory("t1").steps
+    assert (step.finish_reason, 0 < len(step.response_ids) < 20) == ("abort", True)
+    assert engine.cancelled == 1
+    assert counted(TestClient(app), door) == {"client_gone": 1}
 
 
 @every_door

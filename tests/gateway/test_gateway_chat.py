@@ -263,6 +263,7 @@ class FullDisk:
 
     def __init__(self, pool):
         self.trajectory = pool.trajectory
+        self.stats = pool.stats
 
     def append(self, records):
         failed = Future()
@@ -280,6 +281,8 @@ def test_an_answer_whose_step_cannot_be_stored_is_never_completed(renderer, clie
         with pytest.raises(openai.APIError, match="disk is full"):
             chunks.extend(chunk for chunk in create(model="tiny", messages=[USER], stream=True))
         assert not any(chunk.choices[0].finish_reason for chunk in chunks)
+        ready = httpx.get(f"{url}/ready")
+        assert (ready.status_code, ready.json()["pool"]) == (503, False)
 
 
 async def test_the_asynchronous_sdk_works_as_well(renderer, serve):

@@ -5,14 +5,20 @@ import threading
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from stepwell.gateway import operations
+from stepwell.gateway import observe, operations
 from stepwell.gateway.app import create_app
 from stepwell.gateway.config import GatewayConfig
+from stepwell.gateway.gate import Gate
 from stepwell.gateway.keys import KeyRing
+from stepwell.gateway.observe import Meters
+from stepwell.gateway.operations import Operations
 from tests.fakes.engines import ScriptedEngine
 from tests.fakes.servers import wait_until
+from tests.gateway.doors import DOORS, asgi_scope
+from tests.pool.builders import make_step
 
 CALL = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 PATH = "/v1/chat/completions"
@@ -59,6 +65,25 @@ def test_it_is_not_ready_while_the_pool_cannot_be_read(http, pool):
     assert (answer.status_code, answer.json()["pool"]) == (503, False)
 
 
+def test_it_is_not_ready_after_a_step_could_not_be_stored_until_one_is_or_it_is_time_to_try_again(
+    engine, pool, monkeypatch
+):
+    gate = Gate(8, 1.0)
+    meters = Meters(engine, gate)
+    app = FastAPI()
+    app.include_router(Operations(engine, pool, gate, meters).router())
+    with TestClient(app) as http:
+        meters.stored_failed()
+        answer = http.get("/ready")
+        assert (answer.status_code, answer.json()["pool"]) == (503, False)
+        meters.stored(make_step("t", 0), cached=0)
+        assert http.get("/ready").status_code == 200
+        meters.stored_failed()
+        assert http.get("/ready").status_code == 503
+        monkeypatch.setattr(observe, "_FAILED_SECONDS", 0.0)
+        assert http.get("/ready").status_code == 200
+
+
 def test_it_is_not_ready_while_it_is_paused(http):
     assert http.post("/v1/admin/pause").json()["gate"] == "paused"
     assert (http.get("/ready").status_code, http.get("/ready").json()["gate"]) == (503, "paused")
@@ -89,7 +114,7 @@ def test_a_pause_that_lasts_too_long_is_503_with_a_time_to_come_back(engine, ser
     assert answer.json()["error"]["code"] == "unavailable"
 
 
-def test_a_drain_waits_for_calls_under_way_and_refuses_new_ones(engine, serve):
+def test_a_drain_waits_for_calls_under_way_and_refuses_new_ones(engine, serve, caplog):
     engine.wait_after = 0
     url = serve(engine)
     answers = []
@@ -100,6 +125,8 @@ def test_a_drain_waits_for_calls_under_way_and_refuses_new_ones(engine, serve):
     assert (drained["drained"], drained["gate"], drained["running"]) == (False, "draining", 1)
     refused = httpx.post(url + "/v1/messages", json={**CALL, "max_tokens": 4})
     assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
+    (line,) = [record for record in caplog.records if record.name == "stepwell.gateway.calls"]
+    assert (line.levelname, line.exc_info) == ("WARNING", None)  # it is nobody's failure
     engine.go.set()
     assert httpx.post(url + "/v1/admin/drain").json()["drained"] is True
     call.join()
@@ -126,6 +153,25 @@ def test_calls_over_the_limit_are_429_with_a_time_to_come_back(engine, serve):
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"
     assert httpx.post(url + PATH, json=CALL).status_code == 200
+
+
+@pytest.mark.parametrize("path", [*(door.path for door in DOORS), "/v1/messages/count_tokens", "/v1/embeddings"])
+async def test_a_call_whose_body_has_not_arrived_takes_no_place_from_others(engine, pool, path):
+    asked_for_its_body = asyncio.Event()
+
+    async def receive():
+        asked_for_its_body.set()
+        await asyncio.Event().wait()
+
+    config = GatewayConfig(max_calls=1, embeddings_url="http://127.0.0.1:1")
+    app = create_app(engine, engine.renderer, pool, config)
+    slow = asyncio.create_task(app(asgi_scope(path), receive, None))
+    await asked_for_its_body.wait()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+        assert (await http.post(PATH, json=CALL)).status_code == 200
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
 
 
 def test_a_key_over_its_quota_is_429_in_its_dialects_shape_with_a_time_to_come_back(engine, pool, tmp_path):

@@ -111,7 +111,7 @@ def test_two_processes_never_lease_the_same_group(path: Path) -> None:
 
 def test_a_full_disk_is_a_pool_error_and_the_pool_goes_on_when_there_is_room(path: Path) -> None:
     refused, indexes = output(spawn("fill_the_disk", path))
-    assert refused.startswith(f"PoolError: {path}: ")
+    assert refused.startswith("PoolError: pool.sqlite: ")  # not where the file is: clients of a gateway read it too
     assert indexes == "0 1 2"
 
 

@@ -38,7 +38,7 @@ class Constraint:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         mask = np.unpackbits(bits, count=self._words, bitorder="little").view(np.bool_)
         if self._matcher.is_error() or not mask.any():
-            raise _unusable(_complaint(self._matcher) or "no token can meet it")
+            raise _unusable(_complaint(self._matcher) or "no value can meet it")
         return mask
 
     def advance(self, token_id: int) -> None:
@@ -115,7 +115,8 @@ class ConstraintCompiler:
 
 def _complaint(matcher: "llguidance.LLMatcher") -> str:
     """The first line of what the library says; empty if all is well."""
-    return matcher.get_error().partition("\n")[0]
+    first = matcher.get_error().partition("\n")[0]
+    return "no value can meet it" if first == "NoExtensionBias" else first
 
 
 def _unusable(why: str) -> InvalidRequest:

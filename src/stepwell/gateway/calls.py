@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stepwell.errors import EngineError
+from stepwell.errors import EngineError, Unavailable
 from stepwell.gateway.callers import caller_of
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, StreamWriter
@@ -44,6 +44,7 @@ class CallEndpoint:
     def __init__(self, services: Services, dialect: Dialect) -> None:
         """Play the calls of `dialect`."""
         self._services = services
+        self._config = services.config
         self._dialect = dialect
         self._redact = Redactor(services.config.redact)
 
@@ -52,8 +53,10 @@ class CallEndpoint:
         request = Request(scope, receive)
         watch = Watch(self._services.meters, self._dialect.name, request.headers)
         try:
+            # Before the gate: a body that is slow to arrive holds no place that another call could have.
+            body = await read_body(request, self._config.max_body_bytes, self._config.body_seconds)
             async with self._services.gate.passing(scope["state"]["principal"]):
-                await self._respond(request, send, watch)
+                await self._respond(request, body, send, watch)
         except ClientGone:
             await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
         except Exception as error:
@@ -63,9 +66,7 @@ class CallEndpoint:
         finally:
             watch.left()  # unless the call has ended otherwise
 
-    async def _respond(self, request: Request, send: Send, watch: Watch) -> None:
-        config = self._services.config
-        body = await read_body(request, config.max_body_bytes, config.body_seconds)
+    async def _respond(self, request: Request, body: bytes, send: Send, watch: Watch) -> None:
         call = await asyncio.to_thread(self._parse, body) if len(body) > _LONG_BODY else self._parse(body)
         watch.asked(call)
         events = self._services.exchange.play(call, caller_of(request))
@@ -96,7 +97,7 @@ class CallEndpoint:
         headers = _headers(started.step_ids, started.trajectory_id)
         headers["x-stepwell-policy-version"] = str(started.policy_version)
         written = _written(writer, started, events, watch)
-        return EventStream(written, headers, ping=writer.ping(), ping_seconds=self._services.config.ping_seconds)
+        return EventStream(written, headers, ping=writer.ping(), ping_seconds=self._config.ping_seconds)
 
 
 class CountEndpoint:
@@ -111,8 +112,8 @@ class CountEndpoint:
         """Answer one request."""
         request, config = Request(scope, receive), self._services.config
         try:
+            body = await read_body(request, config.max_body_bytes, config.body_seconds)
             async with self._services.gate.passing(scope["state"]["principal"]):
-                body = await read_body(request, config.max_body_bytes, config.body_seconds)
                 tokens = await self._services.exchange.count(self._dialect.parse(parse_json(body), body))
                 response = Response(self._dialect.answer(tokens), media_type="application/json")
         except ClientGone:
@@ -178,8 +179,10 @@ def problem_response(problem: Problem, body: bytes) -> Response:
 
 
 def logged(error: Exception, what: str) -> Problem:
-    """What to tell the client; a failure of ours is logged with its traceback."""
+    """What to tell the client; a failure of ours is logged with its traceback, a pause or a drain is none."""
     problem = problem_of(error)
-    if problem.status >= 500:
+    if isinstance(error, Unavailable):
+        _log.warning("%s refused: %s", what, error)
+    elif problem.status >= 500:
         _log.error("%s failed", what, exc_info=error)
     return problem

@@ -27,8 +27,7 @@ class EmbeddingsEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            async with self._gate.passing(scope["state"]["principal"]):
-                response = await self._passed(Request(scope, receive))
+            response = await self._passed(Request(scope, receive))
         except ClientGone:
             response = Response(status_code=CLIENT_CLOSED)
         except StepwellError as error:
@@ -43,6 +42,11 @@ class EmbeddingsEndpoint:
                 "no embeddings are served here; set gateway.embeddings_url to a server that makes them"
             )
         body = await read_body(request, config.max_body_bytes, config.body_seconds)
+        async with self._gate.passing(request.scope["state"]["principal"]):
+            return await self._made(body)
+
+    async def _made(self, body: bytes) -> Response:
+        config = self._config
         headers = {"content-type": "application/json"}
         if config.embeddings_key:
             headers["authorization"] = f"Bearer {config.embeddings_key}"

@@ -20,6 +20,9 @@ from stepwell.gateway.problems import Problem
 from stepwell.types import Step
 
 _calls: Final = logging.getLogger("stepwell.calls")
+_FAILED_SECONDS: Final = 30.0
+"""For so long the pool counts as failed: nothing but a call finds out that it works again, and an unready gateway may
+get none."""
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -28,6 +31,8 @@ class Meters:
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         """Start at zero; what can be read off `engine` and `gate` is read when somebody asks."""
+        self.pool_failed_at: float | None = None
+        """When (time.monotonic) the pool failed to store a step; None if it has stored one since."""
         self.registry = registry = CollectorRegistry()
         self.calls = Counter(
             "stepwell_calls",
@@ -67,10 +72,20 @@ class Meters:
 
     def stored(self, step: Step, cached: int) -> None:
         """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
+        self.pool_failed_at = None
         self.steps.labels(step.finish_reason, step.fork, step.side, step.token_source).inc()
         self.tokens.labels("prompt").inc(len(step.prompt_ids))
         self.tokens.labels("cached").inc(cached)
         self.tokens.labels("response").inc(len(step.response_ids))
+
+    def stored_failed(self) -> None:
+        """A step could not be stored: the pool failed."""
+        self.pool_failed_at = time.monotonic()
+
+    @property
+    def pool_well(self) -> bool:
+        """Whether the pool stored what it was last given; a failure is forgotten in time, so that calls try again."""
+        return self.pool_failed_at is None or time.monotonic() - self.pool_failed_at >= _FAILED_SECONDS
 
 
 class Watch:

@@ -33,7 +33,7 @@ class Readiness(BaseModel):
     engine: bool
     """Whether the engine could serve a request."""
     pool: bool
-    """Whether the pool can be read."""
+    """Whether the pool can be read, and could store the last step; half a minute after a failure it is tried again."""
     gate: GateState
 
 
@@ -66,7 +66,7 @@ class Operations:
     """The routes; everything they report on is handed in."""
 
     def __init__(self, engine: Engine, pool: Pool, gate: Gate, meters: Meters) -> None:
-        """Report on these parts, and turn the gate."""
+        """Report on these parts, and turn the gate; `meters` know how storing went."""
         self._engine = engine
         self._pool = pool
         self._gate = gate
@@ -90,8 +90,8 @@ class Operations:
 
     async def ready(self) -> Response:
         """Whether a call would be answered now: 200 if so, 503 if not."""
-        engine, pool = await asyncio.gather(self._engine_is_well(), asyncio.to_thread(self._pool_is_well))
-        gate = self._gate.state
+        engine, readable = await asyncio.gather(self._engine_is_well(), asyncio.to_thread(self._pool_is_readable))
+        pool, gate = readable and self._meters.pool_well, self._gate.state
         state = Readiness(ready=engine and pool and gate == "open", engine=engine, pool=pool, gate=gate)
         return JSONResponse(state.model_dump(), 200 if state.ready else 503)
 
@@ -129,7 +129,7 @@ class Operations:
         except TimeoutError:
             return False
 
-    def _pool_is_well(self) -> bool:
+    def _pool_is_readable(self) -> bool:
         try:
             self._pool.stats()
         except PoolError:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
@@ -65,23 +65,23 @@ def parse_json(body: bytes, *, allow_nan: bool = False) -> Any:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of `work`, which is cancelled if the client disconnects first.
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T], *signs: Coroutine[Any, Any, None]) -> _T:
+    """The result of `work`, which is cancelled if the client disconnects first, or one of `signs` of that ends.
 
     Raises:
-        ClientGone: it did; `work` has finished its clean-up.
+        ClientGone: so it was; `work` has finished its clean-up.
     """
     task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
+    watchers = [asyncio.ensure_future(sign) for sign in (_disconnected(receive), *signs)]
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, *watchers}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
         return task.result()
     finally:
-        task.cancel()
-        watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        for each in (task, *watchers):
+            each.cancel()
+        await asyncio.gather(task, *watchers, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -89,8 +89,18 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+_Flow = Literal["sending", "stuck", "sent", "quiet"]
+"""Of a stream: an event is on its way; the same one was at the last beat; one has left since then; none has."""
+_PATIENCE: Final = 2
+"""Beats after which an event that cannot be sent means that nobody reads."""
+
+
 class EventStream(Response):
-    """Server-sent events from a generator, which is closed at once when the client leaves."""
+    """Server-sent events from a generator, which is closed at once when the client leaves.
+
+    A client that takes nothing for two beats, although there is something to take, counts as gone as well: it may keep
+    its connection open for ever.
+    """
 
     def __init__(
         self,
@@ -100,7 +110,7 @@ class EventStream(Response):
         ping: bytes = b": ping\n\n",
         ping_seconds: float = 15.0,
     ) -> None:
-        """Send `events`, each already in wire form, and `ping` whenever there was none for `ping_seconds`."""
+        """Send `events`, each already in wire form, and `ping` whenever there was none for a beat, `ping_seconds`."""
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         self.raw_headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -109,28 +119,33 @@ class EventStream(Response):
         self._events = events
         self._ping = ping
         self._ping_seconds = ping_seconds
-        self._quiet = True
+        self._flow: _Flow = "sending"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Answer one request."""
         with contextlib.suppress(ClientGone):
-            await unless_gone(receive, self._send_all(send))
+            await unless_gone(receive, self._send_all(send), self._stalled(send))
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        heart = asyncio.ensure_future(self._beat(send))
-        try:
-            async with contextlib.aclosing(self._events) as events:
-                async for event in events:
-                    self._quiet = False
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-        finally:
-            heart.cancel()
+        self._flow = "sent"
+        async with contextlib.aclosing(self._events) as events:
+            async for event in events:
+                self._flow = "sending"
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                self._flow = "sent"
+        self._flow = "sending"
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _beat(self, send: Send) -> None:
-        while True:
-            await asyncio.sleep(self._ping_seconds)
-            if self._quiet:
-                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
-            self._quiet = True
+    async def _stalled(self, send: Send) -> None:
+        """Keep a quiet stream open with pings; return when the client takes nothing any more."""
+        beats = 0
+        with contextlib.suppress(TimeoutError):
+            while beats < _PATIENCE:
+                await asyncio.sleep(self._ping_seconds)
+                beats = beats + 1 if self._flow == "stuck" else 0
+                if self._flow == "quiet":
+                    async with asyncio.timeout(_PATIENCE * self._ping_seconds):
+                        await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+                elif beats == 0:
+                    self._flow = "stuck" if self._flow == "sending" else "quiet"

@@ -30,7 +30,7 @@ class SQLitePool:
     """
 
     def __init__(self, path: Path, reader: sa.Engine, writer: Writer | None, clock: Callable[[], float]) -> None:
-        self._path = path
+        self._name = path.name  # for errors: they reach clients of a gateway, whom its folder does not concern
         self._reader = reader
         self._writer = writer
         self._clock = clock
