@@ -57,7 +57,7 @@ def create_app(
     sessions = Sessions(pool, renderer, recall, config.max_sessions, config.session_bytes)
     gate = Gate(config.max_calls, config.pause_seconds)
     meters = Meters(engine, gate)
-    exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored)
+    exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored, meters.stored_failed)
     app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, config=config))
     _add_models(app, exchange, engine)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepwell.engines.base import Conversation, Engine, Generation
-from stepwell.errors import ContextOverflow, InvalidRequest
+from stepwell.errors import ContextOverflow, InvalidRequest, PoolError
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import ChatCall, Delta, Event, Started
@@ -51,8 +51,12 @@ class Exchange:
         recall: Recall,
         config: GatewayConfig,
         stored: Callable[[Step, int], None] = lambda _step, _cached: None,
+        stored_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Join the parts; nothing starts until `play`. `stored` hears of each step, with its reused prompt tokens."""
+        """Join the parts; nothing starts until `play`.
+
+        `stored` hears of each step, with its reused prompt tokens, `stored_failed` of each that the pool did not take.
+        """
         self._engine = engine
         self._renderer = renderer
         self._pool = pool
@@ -60,6 +64,7 @@ class Exchange:
         self._recall = recall
         self._config = config
         self._stored = stored
+        self._stored_failed = stored_failed
         self._attempts = Attempts()
 
     async def play(self, call: ChatCall, caller: Caller) -> AsyncGenerator[Event, None]:
@@ -257,8 +262,10 @@ class Exchange:
             receipts = await asyncio.wrap_future(self._pool.append(records))
             if receipts[-1].error is not None:
                 raise receipts[-1].error
-        except BaseException:
+        except BaseException as error:
             session.fresh = False
+            if isinstance(error, PoolError):
+                self._stored_failed()
             raise
         finally:
             session.appends -= 1

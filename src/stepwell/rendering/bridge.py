@@ -237,6 +237,8 @@ def _spliced(renderer: Renderer, memory: Memory, asked: Asked, text: str) -> Ids
     Where the answers stand is found by rendering the conversation with marks in their places.
     """
     sampled = [known for _, known in _sampled_answers(memory, asked)]
+    if not any(sampled):
+        return renderer.encode(text)
     marked = [
         message if known is None else Message(role="assistant", content=f"{_MARK}{place};")
         for place, (message, known) in enumerate(zip(asked.messages, sampled, strict=True))
