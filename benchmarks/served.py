@@ -21,7 +21,9 @@ def serve(port_file: Path, upstream: str) -> None:
     pool = SQLitePool.open(port_file.parent / "pool.sqlite")
     engine = asyncio.run(VLLMConfig(urls=(upstream,)).connect(renderer, Syntax(renderer.write_calls)))
     app = create_app(engine, renderer, pool)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False, proxy_headers=False)
+    )
     threading.Thread(target=_announce, args=(server, port_file), daemon=True).start()
     server.run()
     pool.close()

@@ -23,7 +23,8 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0, drain_seconds: 
     listener = _listen(host, port)
     config = uvicorn.Config(
         app,
-        log_config=None,  # its log lines are written as all others are
+        log_config=None,
+        proxy_headers=False,  # its log lines are written as all others are
         log_level="warning",
         lifespan="on",
         timeout_graceful_shutdown=round(drain_seconds),

@@ -1,7 +1,8 @@
 """The gateway as a web application: routes, and errors in one shape. Everything it needs is handed in."""
 
+import inspect
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -37,6 +38,10 @@ from stepwell.rendering.renderer import Renderer
 # Clients differ in whether they add /v1 to the base URL, and some add it to one that has it.
 _BASES: Final = [start + end for start, end in product(("", "/t/{trajectory}"), ("/v1", "", "/v1/v1"))]
 
+# FastAPI, since it has telemetry, would make spans of its own beside ours, and look for a provider on each request.
+_TELEMETRY: Final = {"telemetry": {"tracing": False, "metrics": False, "logs": False}}
+_OWN_SPANS: Final[dict[str, Any]] = _TELEMETRY if "telemetry" in inspect.signature(FastAPI.__init__).parameters else {}
+
 
 def create_app(
     engine: Engine, renderer: Renderer, pool: Pool, config: GatewayConfig | None = None, keys: KeyRing | None = None
@@ -58,7 +63,7 @@ def create_app(
     gate = Gate(config.max_calls, config.pause_seconds)
     meters = Meters(engine, gate)
     exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored, meters.stored_failed)
-    app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json", **_OWN_SPANS)
     _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, config=config))
     _add_models(app, exchange, engine)
     context = Context(pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size)

@@ -6,6 +6,7 @@ themselves. Calls that name none are told apart by their history (`sessions`).
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -57,7 +58,7 @@ def caller_of(request: Request) -> Caller:
     Raises:
         InvalidRequest: the trajectory's id, named by path, key or our header, has characters that are not allowed.
     """
-    headers = request.headers
+    headers = _first_of_each(request.headers)
     agent = headers.get("user-agent", "").partition(" ")[0][:100]
     key = key_of(headers)
     count = headers.get("x-stainless-retry-count", "0")
@@ -75,7 +76,12 @@ def caller_of(request: Request) -> Caller:
     )
 
 
-def key_of(headers: Headers) -> str:
+def _first_of_each(headers: Headers) -> dict[str, str]:
+    """As a dictionary, which is much faster to look things up in; like in Starlette's, the first of a name counts."""
+    return dict(reversed(headers.items()))
+
+
+def key_of(headers: Mapping[str, str]) -> str:
     """The API key that a call carries, in the header of OpenAI's or of Anthropic's clients; empty without one."""
     bearer = headers.get("authorization", "")
     key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else ""
@@ -102,7 +108,7 @@ def _named(request: Request, key: str) -> str | None:
     return named
 
 
-def _hinted(headers: Headers) -> str | None:
+def _hinted(headers: Mapping[str, str]) -> str | None:
     """A client's own session id, which it did not choose for us: what does not fit is replaced, not refused."""
     hint = next((value for name in _CLIENT_HEADERS if (value := headers.get(name))), None)
     return None if hint is None else trajectory_of_session(hint)

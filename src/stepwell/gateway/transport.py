@@ -71,17 +71,30 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T], *signs: C
     Raises:
         ClientGone: so it was; `work` has finished its clean-up.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    gone = False
+
+    def leave(_: object) -> None:
+        nonlocal gone
+        gone = True
+        if task is not None:
+            task.cancel()
+
     watchers = [asyncio.ensure_future(sign) for sign in (_disconnected(receive), *signs)]
+    for watcher in watchers:
+        watcher.add_done_callback(leave)
     try:
-        await asyncio.wait({task, *watchers}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        # Somebody else may want this task to end as well; then that is what happens.
+        if gone and task is not None and task.uncancel() == 0:
+            raise ClientGone from None
+        raise
     finally:
-        for each in (task, *watchers):
-            each.cancel()
-        await asyncio.gather(task, *watchers, return_exceptions=True)
+        for watcher in watchers:
+            watcher.remove_done_callback(leave)
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

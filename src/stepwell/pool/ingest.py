@@ -147,7 +147,7 @@ class _Batch:
         """Load all that the verdicts depend on."""
         wanted = _mentioned(drafts)
         # Locks the counter: until this transaction ends, nobody else draws a cursor.
-        self.cursor = int(_lock_cursor.execute(self.connection).scalar_one())  # type: ignore[call-overload]
+        self.cursor = int(_lock_cursor.execute(self.connection).fetchone()[0])
         for kind in (GroupInfo, Annotation, UpdateInfo):
             self._load_stored(kind, wanted[kind])
         self._load_steps(wanted[Step])

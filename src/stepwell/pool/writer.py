@@ -5,6 +5,7 @@ next (group commit). Adjacent appends are judged as one batch, which changes no 
 those before them.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -53,6 +54,7 @@ class Writer:
         self._engine = engine
         self._name = name
         self._packer = StepPacker()
+        self._connection: sa.Connection | None = None  # used by the thread only
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -88,6 +90,12 @@ class Writer:
         operation.future.set_exception(PoolError(f"{self._name}: the pool is closed"))
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._disconnect()
+
+    def _work(self) -> None:
         for operations in self._batches():
             live = [operation for operation in operations if operation.future.set_running_or_notify_cancel()]
             try:
@@ -116,7 +124,8 @@ class Writer:
         """Run operations in one transaction; if the storage refuses it, each in its own, to spare the innocent."""
         writable = False
         try:
-            with self._engine.connect() as connection, connection.begin():
+            connection = self._connected()
+            with connection.begin():
                 writable = True
                 runs = [list(run) for _, run in groupby(operations, key=_mergeable)]
                 if len(operations) == 1:
@@ -124,10 +133,23 @@ class Writer:
                 return [outcome for run in runs for outcome in self._isolated(connection, run)]
         except SQLAlchemyError as error:
             self._packer.forget()
+            self._disconnect()  # whatever state it is in
             if writable and len(operations) > 1:
                 return [outcome for operation in operations for outcome in self._commit([operation])]
             failure = storage_error(self._name, error)
             return [failure] * len(operations)
+
+    def _connected(self) -> sa.Connection:
+        """The one connection of this writer: to take another from the engine for each commit costs as much again."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.close()
 
     def _isolated(self, connection: sa.Connection, run: Sequence[_Operation]) -> list[_Outcome]:
         """Run one call, or adjacent appends as one, behind a savepoint."""
