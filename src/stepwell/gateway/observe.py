@@ -63,6 +63,7 @@ class Meters:
             ["kind"],
             registry=registry,
         )
+        self._prompt, self._cached, self._response = map(self.tokens.labels, ("prompt", "cached", "response"))
         running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
         running.set_function(lambda: gate.running)
         waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)
@@ -74,9 +75,9 @@ class Meters:
         """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
         self.pool_failed_at = None
         self.steps.labels(step.finish_reason, step.fork, step.side, step.token_source).inc()
-        self.tokens.labels("prompt").inc(len(step.prompt_ids))
-        self.tokens.labels("cached").inc(cached)
-        self.tokens.labels("response").inc(len(step.response_ids))
+        self._prompt.inc(len(step.prompt_ids))
+        self._cached.inc(cached)
+        self._response.inc(len(step.response_ids))
 
     def stored_failed(self) -> None:
         """A step could not be stored: the pool failed."""

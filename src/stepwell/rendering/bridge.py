@@ -280,6 +280,8 @@ def _structured(renderer: Renderer, memory: Memory, asked: Asked) -> str:
 
 
 def _sampled_answers(memory: Memory, asked: Asked) -> list[tuple[Message, _Sampled | None]]:
+    if not memory.recent:
+        return [(message, None) for message in asked.messages]
     keys = asked.keys[1:]
     return [(message, memory.sampled(key, message)) for message, key in zip(asked.messages, keys, strict=True)]
 

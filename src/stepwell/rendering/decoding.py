@@ -32,15 +32,13 @@ class Vocabulary:
         self.byte_level: Final = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._added = tokenizer.get_added_tokens_decoder()
         self.kept: Final = frozenset(i for i, token in self._added.items() if token.special and token.content in kept)
-        self._data: dict[int, bytes] = {}
+        self.bytes: Final = _Bytes(self)
+        """Of each token, by id."""
         self.texts: Final = _Texts(self)
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token's own bytes, special ones written out; none if there is no such token."""
-        data = self._data.get(token_id)
-        if data is None:
-            data = self._data[token_id] = self._find_bytes(token_id)
-        return data
+        return self.bytes[token_id]
 
     def reply_bytes(self, token_id: int) -> bytes:
         """What a token adds to a reply: nothing, if it is a special one that is not kept."""
@@ -54,7 +52,8 @@ class Vocabulary:
         added = self._added.get(token_id)
         return added is not None and added.special and token_id not in self.kept
 
-    def _find_bytes(self, token_id: int) -> bytes:
+    def find_bytes(self, token_id: int) -> bytes:
+        """`token_bytes`, without looking whether they are known already."""
         token = self.tokenizer.id_to_token(token_id) if 0 <= token_id < 2**32 else None
         if token is None:
             return b""
@@ -69,6 +68,18 @@ class Vocabulary:
         if _WORD_START in token:
             return token.replace(_WORD_START, " ").encode()
         return self.tokenizer.decode([token_id], skip_special_tokens=False).encode()
+
+
+class _Bytes(dict[int, bytes]):
+    """Each token's own bytes, found when they are first asked for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+
+    def __missing__(self, token_id: int) -> bytes:
+        data = self[token_id] = self._vocabulary.find_bytes(token_id)
+        return data
 
 
 class _Texts(dict[int, str | None]):

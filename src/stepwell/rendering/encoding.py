@@ -6,7 +6,6 @@ conversation. Special tokens cut a text into parts that most tokenizers treat on
 
 import re
 import threading
-from collections import OrderedDict
 from itertools import product
 from typing import Final
 
@@ -30,9 +29,11 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, budget: int = 16 * 2**20) -> None:
         """Remember parts of at most `budget` bytes together."""
         self._tokenizer = tokenizer
-        self._budget = budget
+        self._generation = budget // 2
         self._held = 0
-        self._known: OrderedDict[str, Ids] = OrderedDict()
+        # Two generations, the older of which goes when the younger is full: looking up needs no lock and no order.
+        self._young: dict[str, Ids] = {}
+        self._old: dict[str, Ids] = {}
         self._lock = threading.Lock()
         marks = sorted(self._separators(), key=len, reverse=True)
         self._cut = re.compile("(" + "|".join(map(re.escape, marks)) + ")") if marks else None
@@ -45,17 +46,17 @@ class Encoder:
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def _part(self, part: str) -> Ids:
+        ids = self._young.get(part)
+        if ids is not None:
+            return ids
+        ids = self._old.get(part)
+        if ids is None:
+            ids = self._whole(part)
         with self._lock:
-            ids = self._known.get(part)
-            if ids is not None:
-                self._known.move_to_end(part)
-                return ids
-        ids = self._whole(part)
-        with self._lock:
-            self._known[part] = ids
-            self._held += _size(part, ids)
-            while self._held > self._budget:
-                self._held -= _size(*self._known.popitem(last=False))
+            self._young[part] = ids
+            self._held += 4 * len(part) + ids.nbytes + 200
+            if self._held > self._generation:
+                self._old, self._young, self._held = self._young, {}, 0
         return ids
 
     def _whole(self, text: str) -> Ids:
@@ -81,7 +82,3 @@ class Encoder:
     def _cuts(self, mark: str, left: str, right: str) -> bool:
         parts = [self._whole(part) for part in (left, mark, right)]
         return np.array_equal(self._whole(left + mark + right), np.concatenate(parts))
-
-
-def _size(part: str, ids: Ids) -> int:
-    return 4 * len(part) + ids.nbytes + 200

@@ -118,7 +118,7 @@ class Renderer:
     def decode(self, ids: Sequence[int] | Ids, skip_special: bool = True) -> str:
         """The text of token ids, without special tokens if `skip_special`."""
         if not skip_special and self._vocabulary.byte_level:
-            return b"".join(map(self._vocabulary.token_bytes, np.asarray(ids).tolist())).decode(errors="replace")
+            return b"".join(map(self._vocabulary.bytes.__getitem__, np.asarray(ids).tolist())).decode(errors="replace")
         return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=skip_special)
 
     def decoder(self) -> IncrementalDecoder:
