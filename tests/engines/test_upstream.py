@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stepwell.engines import upstream
 from stepwell.engines.base import Conversation, Generation
 from stepwell.engines.openai import OpenAIConfig, OpenAIEngine
 from stepwell.engines.served import ServedEngine, Syntax
@@ -173,7 +174,7 @@ async def test_an_error_inside_a_stream_is_told(connected) -> None:
 
 
 async def test_a_line_without_end_is_given_up(connected, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepwell.engines.upstream._LONGEST_EVENT", 1000)
+    monkeypatch.setattr(upstream, "_LONGEST_EVENT", 1000)
     with saying(cut(b"data: " + b"x" * 5000)) as url, pytest.raises(EngineError, match="no event"):
         await ask(connected(url))
 
