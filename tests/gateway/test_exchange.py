@@ -17,6 +17,7 @@ from stepwell.gateway.dialects import DIALECTS
 from stepwell.gateway.dialects.base import Delta
 from stepwell.gateway.exchange import Exchange
 from stepwell.gateway.recall import Recall
+from stepwell.gateway.redact import Redactor
 from stepwell.gateway.sessions import Sessions
 from tests.fakes.engines import ScriptedEngine
 from tests.fakes.servers import serving
@@ -147,13 +148,16 @@ def test_a_plain_prompt_is_continued_as_it_is_by_text_and_by_ids(renderer, serve
     assert (first.dialect, second.fork) == ("completions", "client")
 
 
-def test_secrets_are_removed_from_the_stored_request_if_one_asks(renderer, serve, client, pool):
-    url = serve(ScriptedEngine(renderer), GatewayConfig(redact=("secrets", "(?i)internal-[0-9]+")))
+def test_secrets_are_removed_from_what_is_stored_of_a_call_if_one_asks(renderer, serve, client, pool):
+    engine = ScriptedEngine(renderer, ["it is sk-abcdefghijklmnopqrstuvwx"])
+    url = serve(engine, GatewayConfig(redact=("secrets", "(?i)internal-[0-9]+")))
     text = "my key is sk-abcdefghijklmnopqrstuvwx of Internal-77"
-    client(url, path="t1").chat.completions.create(model="tiny", messages=[{"role": "user", "content": text}])
+    create = client(url, path="t1").chat.completions.create
+    answer = create(model="tiny", messages=[{"role": "user", "content": text}]).choices[0].message.content
     (step,) = pool.trajectory("t1").steps
     content = json.loads(step.request)["messages"][0]["content"]
     assert content == "my key is [redacted] of [redacted]"
+    assert (answer, json.loads(step.response)["content"]) == (engine.replies[0], "it is [redacted]")
     assert "sk-abc" in renderer.decode(step.prompt_ids)  # what the model saw stays exact
 
 
@@ -218,7 +222,7 @@ async def test_a_step_is_stored_before_the_piece_that_was_held_back_is_shown(ren
     dialects = {dialect.name: dialect for dialect in DIALECTS}
     recall = Recall(pool, dialects)
     sessions = Sessions(pool, renderer, recall, 8, 2**20)
-    exchange = Exchange(engine, renderer, pool, sessions, recall, GatewayConfig())
+    exchange = Exchange(engine, renderer, pool, sessions, recall, GatewayConfig(), Redactor(()))
     body = json.dumps({"model": "tiny", "messages": [USER], "stop": "STOP", "stream": True}).encode()
     call = dialects["chat"].parse(json.loads(body), body)
     caller = Caller(trajectory_id="t1", agent="", scope=b"")

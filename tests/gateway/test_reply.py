@@ -74,7 +74,7 @@ def test_the_pieces_of_a_draft_add_up_to_its_message_and_its_step_has_every_toke
     draft = _draft(tools=(Tool(name="f"),))
     chunks = _chunks("Look. " + CALL)
     pieces = _pieces(draft, chunks)
-    step = draft.step(4, "t", draft.finish_reason)
+    step = draft.step(4, "t", draft.finish_reason, bytes)
     assert message_of(pieces) == draft.message
     assert [piece.name for piece in pieces if isinstance(piece, CallOpened)] == ["f"]
     assert "".join(piece.text for piece in pieces if isinstance(piece, CallArguments)) == '{"x": 1}'
@@ -97,7 +97,7 @@ def test_the_tokens_of_a_delta_are_those_since_the_one_before():
     deltas = [delta for delta in (*(draft.take(chunk) for chunk in _chunks("ab c€")), draft.finish()) if delta]
     tokens = [token for delta in deltas for token in delta.tokens]
     assert b"".join(token.data for token in tokens).decode() == "ab c€"
-    assert tokens == list(draft.answer(draft.step(0, "t", "stop")).tokens)
+    assert tokens == list(draft.answer(draft.step(0, "t", "stop", bytes)).tokens)
 
 
 def test_the_one_call_that_is_allowed_ends_the_answer():
@@ -116,5 +116,5 @@ def test_an_answer_that_does_not_end_properly_is_an_engine_error(finish):
     _pieces(draft, _chunks("abc", finish))
     with pytest.raises(EngineError, match="before it was complete"):
         _ = draft.finish_reason
-    assert draft.step(0, "t", "abort").trainable is False
-    assert np.all(draft.step(0, "t", "abort").logprobs == -1.0)
+    assert draft.step(0, "t", "abort", bytes).trainable is False
+    assert np.all(draft.step(0, "t", "abort", bytes).logprobs == -1.0)

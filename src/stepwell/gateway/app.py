@@ -31,6 +31,7 @@ from stepwell.gateway.openapi import documented
 from stepwell.gateway.operations import Operations
 from stepwell.gateway.problems import Problem, problem_json
 from stepwell.gateway.recall import Recall
+from stepwell.gateway.redact import Redactor
 from stepwell.gateway.sessions import Sessions
 from stepwell.pool.base import Pool
 from stepwell.rendering.renderer import Renderer
@@ -62,9 +63,10 @@ def create_app(
     sessions = Sessions(pool, renderer, recall, config.max_sessions, config.session_bytes)
     gate = Gate(config.max_calls, config.pause_seconds)
     meters = Meters(engine, gate)
-    exchange = Exchange(engine, renderer, pool, sessions, recall, config, meters.stored, meters.stored_failed)
+    redact = Redactor(config.redact)
+    exchange = Exchange(engine, renderer, pool, sessions, recall, config, redact, meters.stored, meters.stored_failed)
     app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json", **_OWN_SPANS)
-    _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, config=config))
+    _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, redact=redact, config=config))
     _add_models(app, exchange, engine)
     context = Context(pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size)
     app.include_router(Ingest(context, sessions, config, keys).router())

@@ -35,6 +35,7 @@ class Services:
     exchange: Exchange
     gate: Gate
     meters: Meters
+    redact: Redactor
     config: GatewayConfig
 
 
@@ -46,7 +47,6 @@ class CallEndpoint:
         self._services = services
         self._config = services.config
         self._dialect = dialect
-        self._redact = Redactor(services.config.redact)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -85,7 +85,7 @@ class CallEndpoint:
         return Response(self._dialect.answer(call, answers), headers=headers, media_type="application/json")
 
     def _parse(self, body: bytes) -> ChatCall:
-        return self._dialect.parse(parse_json(body), self._redact(body))
+        return self._dialect.parse(parse_json(body), self._services.redact(body))
 
     async def _streamed(
         self, call: ChatCall, events: AsyncGenerator[Event, None], request: Request, watch: Watch

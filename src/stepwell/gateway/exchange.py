@@ -15,6 +15,7 @@ from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import ChatCall, Delta, Event, Started
 from stepwell.gateway.problems import UnknownModel
 from stepwell.gateway.recall import Recall
+from stepwell.gateway.redact import Redactor
 from stepwell.gateway.reply import Draft, Prompt, Source, replayed
 from stepwell.gateway.retries import Attempt, Attempts
 from stepwell.gateway.sessions import Session, Sessions, side_of
@@ -50,6 +51,7 @@ class Exchange:
         sessions: Sessions,
         recall: Recall,
         config: GatewayConfig,
+        redact: Redactor,
         stored: Callable[[Step, int], None] = lambda _step, _cached: None,
         stored_failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -63,6 +65,7 @@ class Exchange:
         self._sessions = sessions
         self._recall = recall
         self._config = config
+        self._redact = redact
         self._stored = stored
         self._stored_failed = stored_failed
         self._attempts = Attempts()
@@ -248,7 +251,7 @@ class Exchange:
 
     async def _store(self, turn: _Turn, draft: Draft, finish_reason: FinishReason) -> Step:
         """Store what was sampled. That goes through even if the caller is cancelled meanwhile."""
-        step = draft.step(turn.session.take_index(), turn.session.info.id, finish_reason)
+        step = draft.step(turn.session.take_index(), turn.session.info.id, finish_reason, self._redact)
         commit = asyncio.ensure_future(self._commit(turn, draft, step))
         commit.add_done_callback(_looked_at)
         turn.attempt.commits.append(commit)

@@ -1,7 +1,7 @@
 """An answer while it is sampled: tokens in, and out come the pieces that are certain to be in the answer."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -186,8 +186,10 @@ class Draft:
         """The assistant message as far as it is certain."""
         return message_of(self._pieces)
 
-    def step(self, index: int, trajectory_id: str, finish_reason: FinishReason) -> Step:
-        """The record of the call; its message is that of `finish`."""
+    def step(
+        self, index: int, trajectory_id: str, finish_reason: FinishReason, redact: Callable[[bytes], bytes]
+    ) -> Step:
+        """The record of the call; its message is that of `finish`, less what `redact` removes from JSON."""
         bridged = self.prompt.bridged
         return Step(
             id=self.step_id,
@@ -208,7 +210,7 @@ class Draft:
             prefill=self.prompt.prefill_ids,
             dialect=self._call.dialect,
             request=self._call.body.decode(),
-            response=answer_to_json(self.message),
+            response=redact(answer_to_json(self.message).encode()).decode(),
             latency=self._latency,
         )
 
