@@ -29,7 +29,7 @@ class GatewayConfig(Config):
     ping_seconds: float = Field(default=15.0, gt=0)
     """A stream that is silent for so long sends something that clients ignore, so that nothing on the way closes it."""
     redact: tuple[str, ...] = ()
-    """Regular expressions of what is removed from stored calls and answers; `secrets` stands for common forms of keys."""
+    """Regular expressions of what is removed from stored calls and answers; `secrets`: common forms of keys."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may call; `*` is all of them. Empty: none."""
     embeddings_url: str = ""

@@ -1,4 +1,4 @@
-"""Secrets out of what is stored: patterns that a person asks for, replaced in what is recorded of a call and answer.
+"""Secrets out of what is stored: patterns that a person asks for, replaced in the recorded request and answer.
 
 They are looked for in the strings of the parsed body, so that an escape hides nothing and a pattern breaks no JSON.
 The token ids of a prompt stay exact, or the step could not be trained on: keep secrets out of prompts where you can.
