@@ -69,6 +69,10 @@ class Stepwell:
         self.process.wait(_PATIENCE)
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def stepwell(*arguments: str, without: Sequence[str] = (), env: Mapping[str, str] = {}) -> Iterator[Stepwell]:
     """Start `stepwell` with these arguments, where the packages `without` are missing; it is killed at the end of the
@@ -79,6 +83,8 @@ def stepwell(*arguments: str, without: Sequence[str] = (), env: Mapping[str, str
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "COLUMNS": "250", "OMP_NUM_THREADS": "1", **env},
+        # A test runner in the background of a script was started to ignore SIGINT, and its children would inherit that.
+        preexec_fn=_heed_interrupts,
     )
     try:
         yield Stepwell(process)

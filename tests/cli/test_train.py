@@ -20,7 +20,7 @@ from stepwell.pool.store import SQLitePool
 from stepwell.types import UpdateInfo
 from tests.cli.processes import Finished, stepwell
 
-UPDATES, GROUPS, SIZE = 12, 2, 4  # an interrupt takes effect some updates later
+UPDATES, GROUPS, SIZE = 5, 2, 4
 SMALL = (
     f"trainer.updates={UPDATES}",
     f"trainer.groups_per_update={GROUPS}",
