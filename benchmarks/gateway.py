@@ -3,17 +3,20 @@
 Three processes: an upstream that speaks vLLM's format and costs next to nothing, the gateway (uvicorn, a durable SQLite
 pool, the real tokenizer and template of SmolLM2), and this one, which makes the calls: 8 messages, about 512 prompt
 tokens, 128 sampled. CPU time is the gateway process's own. First the upstream answers at once, for CPU, throughput and
-memory; then one token every 2 ms, for what is added to a latency that an engine has anyway.
+memory; then one token every 2 ms, a little more or less from call to call, for what is added to a latency that an
+engine has anyway: what each call took longer than the upstream says that it did, against the same without the gateway.
 
 Another gateway is measured by the same load: start `benchmarks/upstream.py PORT_FILE 0 PORT`, the other gateway in
 front of it, and then this with `--url URL --pid PID --upstream http://127.0.0.1:PORT`.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -52,14 +55,20 @@ class Gateway:
 
     def calls(self, count: int, *, stream: bool, clients: int, fresh: bool = False) -> tuple[Load, float]:
         """Run calls; gives also the CPU milliseconds per call."""
-        bodies = [load.body(MODEL, stream, uuid.uuid4(), fresh=fresh) for _ in range(count)]
+        bodies = [load.body(MODEL, stream, uuid.uuid4(), seed=number, fresh=fresh) for number in range(count)]
         before = self.cpu()
         took = load.run(self.url, CHAT, bodies, clients=clients)
         return took, (self.cpu() - before) / count * 1e3
 
     def alone(self, count: int, *, stream: bool, clients: int) -> Load:
         """The same calls at the upstream, without the gateway."""
-        return load.run(self.upstream, "/v1/completions", [load.completion(MODEL, stream)] * count, clients=clients)
+        bodies = [load.completion(MODEL, stream, number) for number in range(count)]
+        return load.run(self.upstream, "/v1/completions", bodies, clients=clients)
+
+    def took(self) -> dict[int, float]:
+        """What each call since the last `took` took at the upstream, seconds by seed."""
+        with urllib.request.urlopen(f"{self.upstream}/took") as answer:
+            return {int(seed): seconds for seed, seconds in json.load(answer).items()}
 
 
 def measure(quick: bool) -> Sequence[Row]:
@@ -93,22 +102,20 @@ def _costs(gateway: Gateway, quick: bool) -> list[Row]:
 def _latencies(gateway: Gateway, count: int) -> list[Row]:
     gateway.calls(40, stream=False, clients=CLIENTS)
     gateway.calls(16, stream=True, clients=CLIENTS)
-    whole, _ = gateway.calls(count, stream=False, clients=CLIENTS)
-    streamed, stream_cpu = gateway.calls(count, stream=True, clients=CLIENTS)
-    bare, bare_stream = (gateway.alone(count, stream=stream, clients=CLIENTS) for stream in (False, True))
+    rows = []
+    for stream, what in ((False, "whole answer"), (True, "stream")):
+        gateway.took()
+        through, cpu = gateway.calls(count, stream=stream, clients=CLIENTS)
+        took = gateway.took()
+        alone = gateway.alone(count, stream=stream, clients=CLIENTS)
+        took_alone = gateway.took()
+        for q, goal in ((50, 3), (99, 10)):
+            added = through.over(took, q) - alone.over(took_alone, q)
+            rows.append(Row(name=f"{what}, added p{q}", value=added, unit="ms", goal=goal))
     return [
-        *_added("whole answer", whole, bare),
-        *_added("stream", streamed, bare_stream),
-        Row(name="time to first token, added p50", value=streamed.first - bare_stream.first, unit="ms"),
-        Row(name=f"stream, a chunk every {PACE:g} ms", value=stream_cpu, unit="CPU ms/call"),
-    ]
-
-
-def _added(what: str, through: Load, alone: Load) -> list[Row]:
-    """Latency that the gateway adds to the upstream's at the same number of clients."""
-    return [
-        Row(name=f"{what}, added p{q}", value=through.percentile(q) - alone.percentile(q), unit="ms", goal=goal)
-        for q, goal in ((50, 3), (99, 10))
+        *rows,
+        Row(name="time to first token, added p50", value=through.first - alone.first, unit="ms"),
+        Row(name=f"stream, a chunk every {PACE:g} ms", value=cpu, unit="CPU ms/call"),
     ]
 
 

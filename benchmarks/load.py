@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,14 +15,15 @@ class Load:
     """What one run of calls took."""
 
     latencies: Sequence[float]
-    """Seconds from sending a call to the last byte of its answer."""
+    """Seconds from sending a call to the last byte of its answer, in the order of the calls."""
     first_bytes: Sequence[float]
     """Seconds to the first byte of its body."""
     seconds: float
 
-    def percentile(self, q: float) -> float:
-        """Milliseconds."""
-        return float(np.percentile(self.latencies, q)) * 1e3
+    def over(self, took: Mapping[int, float], q: float) -> float:
+        """Percentile of what the calls took longer than their upstream, which took `took` seconds by seed; ms."""
+        longer = [latency - took[seed] for seed, latency in enumerate(self.latencies)]
+        return float(np.percentile(longer, q)) * 1e3
 
     @property
     def first(self) -> float:
@@ -35,11 +36,11 @@ class Load:
         return len(self.latencies) / self.seconds
 
 
-def body(model: str, stream: bool, task: object, *, fresh: bool = False) -> bytes:
+def body(model: str, stream: bool, task: object, *, seed: int = 0, fresh: bool = False) -> bytes:
     """8 messages of 2.7 KB together, about 512 tokens.
 
     Calls share instructions and examples and differ in the last message, the `task`, as those of one agent do; `fresh`
-    makes every message another, which no cache can know.
+    makes every message another, which no cache can know. `seed` tells calls apart at the upstream.
     """
     words = "the quick brown fox jumps over the lazy dog and then it rests beside the old stone well while "
     marks = [f"{task if fresh or turn == 6 else ''} {turn} " for turn in range(7)]
@@ -48,16 +49,17 @@ def body(model: str, stream: bool, task: object, *, fresh: bool = False) -> byte
         for turn, mark in enumerate(marks)
     ]
     system = {"role": "system", "content": "You answer briefly. " * 6}
-    return json.dumps({"model": model, "messages": [system, *turns], "stream": stream}).encode()
+    return json.dumps({"model": model, "messages": [system, *turns], "stream": stream, "seed": seed}).encode()
 
 
-def completion(model: str, stream: bool) -> bytes:
+def completion(model: str, stream: bool, seed: int = 0) -> bytes:
     """What the gateway sends on to its upstream: 512 prompt ids."""
     return json.dumps(
         {
             "model": model,
             "prompt": list(range(1000, 1512)),
             "stream": stream,
+            "seed": seed,
             "max_tokens": 128,
             "logprobs": 0,
             "return_token_ids": True,
@@ -73,18 +75,17 @@ def run(url: str, path: str, bodies: Sequence[bytes], *, clients: int, key: str 
 async def _run(url: str, path: str, bodies: Sequence[bytes], clients: int, key: str) -> Load:
     parts = urlsplit(url)
     queue = list(enumerate(bodies))
-    latencies: list[float] = []
-    firsts: list[float] = []
+    latencies, firsts = [0.0] * len(bodies), [0.0] * len(bodies)
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         while queue:
-            _, data = queue.pop()
+            number, data = queue.pop()
             head = f"POST {parts.path}{path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
             start = time.perf_counter()
             writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
-            firsts.append(await _answer(reader) - start)
-            latencies.append(time.perf_counter() - start)
+            firsts[number] = await _answer(reader) - start
+            latencies[number] = time.perf_counter() - start
         writer.close()
 
     start = time.perf_counter()

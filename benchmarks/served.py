@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
+from stepwell.cli.serve import spare_the_collector
 from stepwell.engines.served import Syntax
 from stepwell.engines.vllm import VLLMConfig
 from stepwell.gateway.app import create_app
@@ -21,6 +22,7 @@ def serve(port_file: Path, upstream: str) -> None:
     pool = SQLitePool.open(port_file.parent / "pool.sqlite")
     engine = asyncio.run(VLLMConfig(urls=(upstream,)).connect(renderer, Syntax(renderer.write_calls)))
     app = create_app(engine, renderer, pool)
+    spare_the_collector()
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False, proxy_headers=False)
     )

@@ -2,14 +2,21 @@
 
 `python benchmarks/upstream.py PORT_FILE MILLISECONDS_PER_TOKEN [PORT]` serves `/v1/completions` and
 `/v1/chat/completions`, with token ids and log-probabilities, streamed and not, and writes its port into PORT_FILE.
+
+No two calls of real clients keep step, so each has a pace of its own, a quarter faster to a quarter slower than asked
+for, by its `seed`. `GET /took` tells the seconds that each call since the last `GET /took` took here, by its seed: from
+its request to its last byte.
 """
 
 import asyncio
 import json
+import random
+import re
 import socket
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 RESPONSE = 128
 MODEL = "bench"
@@ -57,6 +64,7 @@ _CHUNKS = {
     False: [_event(_shape("text_completion", [_completion([i], _finish(i))])) for i in _IDS],
     True: [_event(_shape("chat.completion.chunk", [_chat([i], _finish(i), "delta")])) for i in _IDS],
 }
+_SEED = re.compile(rb'"seed":(\d+)')
 _END = _event(_shape("text_completion", [], _USAGE)) + b"data: [DONE]\n\n"
 
 
@@ -64,13 +72,17 @@ class Upstream(asyncio.Protocol):
     """Answers the requests of one connection; bodies come with a content-length."""
 
     pace = 0.0
-    """Seconds per token."""
+    """Seconds per token, on average."""
+    took: ClassVar[dict[int, float]] = {}
+    """Seconds of each call so far, by its seed."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
+        # asyncio does it only for sockets that know their protocol's number, which those of a listener do not
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -82,28 +94,39 @@ class Upstream(asyncio.Protocol):
             self._task = asyncio.ensure_future(self._answer(head, body[:length].replace(b" ", b"")))
 
     async def _answer(self, head: bytes, body: bytes) -> None:
-        chat = b"/chat/completions" in head
-        if head.startswith(b"GET"):
+        if head.startswith(b"GET /took"):
+            self._whole(json.dumps(self.took).encode())
+            self.took.clear()
+        elif head.startswith(b"GET"):
             self._whole(_MODELS)
-        elif b'"stream":true' in body:
-            await self._streamed(_CHUNKS[chat])
         elif b'"max_tokens":1,' in body:
             self._whole(_ONE)
         else:
-            await asyncio.sleep(self.pace * RESPONSE)
+            await self._completed(b"/chat/completions" in head, body)
+
+    async def _completed(self, chat: bool, body: bytes) -> None:
+        begun = time.perf_counter()
+        found = _SEED.search(body)
+        seed = int(found[1]) if found else 0
+        pace = self.pace * random.Random(seed).uniform(0.75, 1.25)
+        if b'"stream":true' in body:
+            await self._streamed(_CHUNKS[chat], pace)
+        else:
+            await asyncio.sleep(pace * RESPONSE)
             self._whole(_WHOLE[chat])
+        self.took[seed] = time.perf_counter() - begun
 
     def _whole(self, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         self._transport.write(head + body)
 
-    async def _streamed(self, chunks: list[bytes]) -> None:
+    async def _streamed(self, chunks: list[bytes], pace: float) -> None:
         write, clock = self._transport.write, asyncio.get_running_loop().time
         write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         begun = clock()
         for position, chunk in enumerate([*chunks, _END]):
             # Sleep until the token's own time: a late timer must not make the whole answer late.
-            await asyncio.sleep(max(0.0, begun + position * self.pace - clock()))
+            await asyncio.sleep(max(0.0, begun + position * pace - clock()))
             write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         write(b"0\r\n\r\n")
 

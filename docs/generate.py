@@ -4,6 +4,7 @@ settings.md and cli.md are made as a whole; other pages are written by hand arou
 `<!-- generated: NAME -->` to `<!-- end -->`, with NAME in `BLOCKS`.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 import stepwell
 from stepwell.config import Config
+from stepwell.errors import MissingDependency
 from stepwell.gateway.app import create_app
 from stepwell.gateway.gate import Gate
 from stepwell.gateway.guard import needed_scope
@@ -108,7 +110,8 @@ def settings() -> list[Settings]:
     """All config models of the package, by module and name."""
     for module in pkgutil.walk_packages(stepwell.__path__, "stepwell."):
         if not module.name.endswith(".__main__"):
-            importlib.import_module(module.name)
+            with contextlib.suppress(MissingDependency):  # of an adapter to a package that is not installed here
+                importlib.import_module(module.name)
     found = {kind for kind in _subclasses(Config) if kind.__module__.startswith("stepwell.")}
     return [_settings(kind) for kind in sorted(found, key=lambda kind: (kind.__module__, kind.__name__))]
 

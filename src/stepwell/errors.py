@@ -77,6 +77,10 @@ class PoolError(StepwellError, RuntimeError):
     """The pool's storage failed (disk full, locked, corrupt); what was acknowledged before stays stored."""
 
 
+class NoProducer(StepwellError, RuntimeError):
+    """A consumer waits for data, and nobody is alive who could make any."""
+
+
 class ConfigError(StepwellError, ValueError):
     """A setting is unknown, contradictory or out of range."""
 

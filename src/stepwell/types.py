@@ -8,6 +8,7 @@ Shape letters: P prompt tokens, R response tokens, T steps of a trajectory, V su
 
 import dataclasses
 import math
+import re
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -26,12 +27,20 @@ FinishReason = Literal["stop", "length", "abort"]
 TokenSource = Literal["engine", "text"]
 End = Literal["terminated", "truncated", "failed"]
 Status = Literal["open", "terminated", "truncated", "failed"]
-AnnotationKind = Literal["reward", "end", "feedback", "event"]
+AnnotationKind = Literal["reward", "end", "feedback", "event", "verdict", "tag", "note"]
+Verdict = Literal["accept", "reject", "clear"]
 Fork = Literal["", "root", "client", "template", "tokenizer"]
 Side = Literal["", "title", "other"]
 
+_FINISH_REASONS: Final = get_args(FinishReason)
+_TOKEN_SOURCES: Final = get_args(TokenSource)
+_FORKS: Final = get_args(Fork)
+_SIDES: Final = get_args(Side)
+
 _LAST_TIME: Final = 253_402_300_799.0
 """The end of the year 9999, the last that calendars of common libraries can show."""
+_LARGEST_ID: Final = 2**31 - 1
+_NO_NAME: Final = re.compile("[/\0\n]")
 _LARGEST_REWARD: Final = 1e30
 """Sums of rewards must stay finite, also in float32."""
 
@@ -48,22 +57,34 @@ def _frozen_ids(name: str, values: npt.ArrayLike) -> Ids:
     wide = np.asarray(values)
     if wide.ndim != 1 or (wide.size and wide.dtype.kind not in "iu"):
         raise InvalidRecord(f"{name} must be a flat list of integers, got shape {wide.shape} of {wide.dtype}")
-    if wide.size and (wide.min() < 0 or wide.max() > np.iinfo(np.int32).max):
+    if wide.size and (wide.min() < 0 or (wide.dtype != np.int32 and wide.max() > _LARGEST_ID)):
         raise InvalidRecord(f"{name} holds a token id outside 0..2^31-1")
-    return _read_only(wide.astype(np.int32))
+    return wide if _immutable(wide, np.int32) else _read_only(wide.astype(np.int32))
 
 
 def _frozen_floats(name: str, values: npt.ArrayLike) -> Floats:
-    try:
-        with np.errstate(over="ignore"):  # what does not fit becomes infinite, which is refused below
-            array = np.array(values, np.float32)
-    except (TypeError, ValueError) as error:
-        raise InvalidRecord(f"{name} must be a flat list of numbers: {error}") from error
+    array = values if isinstance(values, np.ndarray) and _immutable(values, np.float32) else _floats(name, values)
     if array.ndim != 1:
         raise InvalidRecord(f"{name} must be a flat list of numbers, got shape {array.shape}")
     if not np.isfinite(array).all():
         raise InvalidRecord(f"{name} holds NaN or infinity")
     return _read_only(array)
+
+
+def _floats(name: str, values: npt.ArrayLike) -> Floats:
+    try:
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, which is refused by the caller
+            return np.array(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(f"{name} must be a flat list of numbers: {error}") from error
+
+
+def _immutable(array: npt.NDArray[Any], dtype: type[np.generic]) -> bool:
+    """Whether it has this dtype and nobody can change it, because it lies in `bytes`: then it need not be copied."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return type(owner) is bytes and array.dtype == dtype
 
 
 def _read_only(array: _Array) -> _Array:
@@ -72,7 +93,7 @@ def _read_only(array: _Array) -> _Array:
 
 
 def _require_name(record: str, name: str, value: str) -> None:
-    if not value or len(value) > 256 or any(character in value for character in "/\0\n"):
+    if not value or len(value) > 256 or _NO_NAME.search(value):
         raise InvalidRecord(f"{record}.{name} must have 1 to 256 characters, none of them '/', NUL or a line break")
 
 
@@ -203,8 +224,8 @@ class Step(_ByValue):
         freeze(self, "logprobs", _frozen_floats("Step.logprobs", self.logprobs))
         _require_name("Step", "id", self.id)
         _require_name("Step", "trajectory_id", self.trajectory_id)
-        _require_choice("Step", "finish_reason", self.finish_reason, get_args(FinishReason))
-        _require_choice("Step", "token_source", self.token_source, get_args(TokenSource))
+        _require_choice("Step", "finish_reason", self.finish_reason, _FINISH_REASONS)
+        _require_choice("Step", "token_source", self.token_source, _TOKEN_SOURCES)
         if len(self.logprobs) != len(self.response_ids):
             raise InvalidRecord(
                 f"Step.logprobs has {len(self.logprobs)} values for {len(self.response_ids)} response_ids: "
@@ -213,8 +234,8 @@ class Step(_ByValue):
         if not len(self.prompt_ids):
             raise InvalidRecord("Step.prompt_ids is empty: a policy needs at least one token of context")
         _require_time("Step", self.created_at)
-        _require_choice("Step", "fork", self.fork, get_args(Fork))
-        _require_choice("Step", "side", self.side, get_args(Side))
+        _require_choice("Step", "fork", self.fork, _FORKS)
+        _require_choice("Step", "side", self.side, _SIDES)
         if not 0 <= self.prefill < len(self.prompt_ids):
             raise InvalidRecord(f"Step.prefill must be in 0..{len(self.prompt_ids) - 1}, got {self.prefill}")
         if not 0 <= self.index < 2**31:
@@ -248,8 +269,16 @@ class GroupInfo:
     """Number of trajectories, finished and rewarded, that make it ready; at least 1."""
     channel: str = "default"
     """Whom it is collected for; a consumer leases from one channel, or from all. A training run uses its own name."""
+    min_size: int | None = None
+    """Once the deadline has passed, so many complete trajectories are enough; None: nothing less than `size` is."""
     deadline: float | None = None
-    """Unix time in seconds by which its trajectories should have ended; None: whenever they do."""
+    """Unix time in seconds at which it is settled: ready with at least `min_size`, or else dropped. None: never."""
+    priority: float = 0.0
+    """Groups of a higher priority are handed over first to a consumer that asks for that order."""
+    origin_id: str = ""
+    """A set of siblings: the trajectory from which all its trajectories were forked. Empty: they began anew."""
+    origin_index: int | None = None
+    """A set of siblings: the step of the origin that each of them takes differently; None without an origin."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
@@ -261,6 +290,12 @@ class GroupInfo:
             _require_time("GroupInfo", self.deadline)
         if self.size < 1:
             raise InvalidRecord(f"GroupInfo.size must be at least 1, got {self.size}")
+        if self.min_size is not None and not 1 <= self.min_size <= self.size:
+            raise InvalidRecord(f"GroupInfo.min_size must be in 1..{self.size}, got {self.min_size}")
+        if not _finite(self.priority):
+            raise InvalidRecord(f"GroupInfo.priority must be a finite number, got {self.priority}")
+        if bool(self.origin_id) != (self.origin_index is not None):
+            raise InvalidRecord("GroupInfo.origin_id and origin_index belong together: give both, or neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,10 +330,12 @@ class Annotation:
     target_id: str
     kind: AnnotationKind
     """`reward`: `value` is a reward part called `name`; `end`: the trajectory is over, `name` says how; `feedback`:
-    what a person thinks of it; `event`: what happened around it in a live product."""
+    what a person thinks of it; `event`: what happened around it in a live product; `verdict`: whether it may be trained
+    on; `tag`: `name` is a label that it has from now on, or, if `value` is 0, has no more; `note`: a remark."""
     name: str = "reward"
     """Reward: name of the part (parts are summed). End: `terminated`, `truncated` or `failed`. Feedback: `thumbs`,
-    `score`, `edit` or `comment`. Event: its type, e.g. `user_turn`."""
+    `score`, `edit` or `comment`. Event: its type, e.g. `user_turn`. Verdict: `accept`, `reject`, or `clear`, which
+    takes an earlier one back. Tag: the label. Note: what it is about."""
     value: float | None = None
     """Reward: the part's value. Feedback: 1 or -1 for thumbs, the score for a score. Always finite; otherwise None."""
     text: str = ""
@@ -317,6 +354,8 @@ class Annotation:
             raise InvalidRecord(
                 f"a {self.kind} must be a finite number of at most {_LARGEST_REWARD:g}, got {self.value}"
             )
+        if self.kind == "verdict":
+            _require_choice("Annotation", "name", self.name, get_args(Verdict))
         if self.kind == "end":
             _require_choice("Annotation", "name", self.name, get_args(End))
             if self.target != "trajectory":
@@ -333,6 +372,16 @@ class Annotation:
     def end(trajectory_id: str, how: End, why: str = "") -> "Annotation":
         """The end of a trajectory: `terminated` by its environment, `truncated` by a limit, or `failed`."""
         return Annotation(target="trajectory", target_id=trajectory_id, kind="end", name=how, text=why)
+
+    @staticmethod
+    def verdict(target: Literal["step", "trajectory"], target_id: str, verdict: Verdict, why: str = "") -> "Annotation":
+        """Whether it may be trained on; a trajectory of which one step is rejected is rejected."""
+        return Annotation(target=target, target_id=target_id, kind="verdict", name=verdict, text=why)
+
+    @staticmethod
+    def tag(target: Literal["step", "trajectory"], target_id: str, tag: str, present: bool = True) -> "Annotation":
+        """A label that it has from now on, or has no more."""
+        return Annotation(target=target, target_id=target_id, kind="tag", name=tag, value=float(present))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +426,11 @@ class Trajectory:
     why: str = ""
     """What was said about the end: the error of a failed trajectory, say."""
     annotations: tuple[Annotation, ...] = ()
-    """Feedback and events, of the trajectory and of its steps, in the order in which they arrived."""
+    """Feedback, events and notes, of the trajectory and of its steps, in the order in which they arrived."""
+    verdict: Verdict = "clear"
+    """`reject` if it or a step of it is rejected; else `accept` if it or a step of it is accepted; else `clear`."""
+    tags: tuple[str, ...] = ()
+    """Labels that it or a step of it has, sorted."""
 
     @property
     def complete(self) -> bool:

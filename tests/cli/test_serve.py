@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +30,7 @@ from tests.fakes.vllm import FakeVLLM
 from tests.policy.tiny import tiny_policy
 
 CLIENTS = 4
+KILLS = int(os.environ.get("STEPWELL_KILLS", "5"))
 Command = Callable[..., Finished]
 
 
@@ -71,15 +75,18 @@ def stored(pool: Path) -> dict[str, list[Step]]:
 def test_what_was_acknowledged_outlives_a_kill_and_calls_go_on_behind_it(tmp_path: Path, command: Command) -> None:
     pool = tmp_path / "pool.sqlite"
     serve = ("serve", "--model", "lookup", "--tool-format", "line", "--port", "0", "--pool", str(pool))
-    with stepwell(*serve) as server:
-        told = _call_until_killed(server)
+    told: dict[str, list[str]] = {}
+    for kill in range(KILLS):
+        with stepwell(*serve) as server:
+            told |= _call_until_killed(server, kill)
     before = stored(pool)
     for trajectory, steps in told.items():
         assert set(steps) <= {step.id for step in before[trajectory]}
         assert [step.index for step in before[trajectory]] == list(range(len(before[trajectory])))
+    last_told = list(told)[-CLIENTS:]
     with stepwell(*serve) as server:
         url = base_url(server)
-        new = {trajectory: call(url, trajectory) for trajectory in told}
+        new = {trajectory: call(url, trajectory) for trajectory in last_told}
         _run_through(command, url)
         assert server.interrupt() == 0
     after = stored(pool)
@@ -89,14 +96,15 @@ def test_what_was_acknowledged_outlives_a_kill_and_calls_go_on_behind_it(tmp_pat
     _look(command, pool)
 
 
-def _call_until_killed(server: Stepwell) -> dict[str, list[str]]:
+def _call_until_killed(server: Stepwell, kill: int) -> dict[str, list[str]]:
     """Kill the server while everybody is calling; gives the ids of the steps that each caller was told."""
     url = base_url(server)
     enough = threading.Barrier(CLIENTS + 1)
-    callers = [Caller(url, f"caller-{number}", enough) for number in range(CLIENTS)]
+    callers = [Caller(url, f"caller-{kill}-{number}", enough) for number in range(CLIENTS)]
     for caller in callers:
         caller.start()
     enough.wait(60)
+    time.sleep(random.Random(kill).uniform(0, 0.3))
     server.kill()
     for caller in callers:
         caller.join(60)
@@ -113,11 +121,11 @@ def _look(command: Command, pool: Path) -> None:
     """`stepwell pool` shows what the rollout left."""
     counts = json.loads(command("pool", "stats", "--pool", str(pool), "--json").out)
     assert (counts["groups"], counts["groups_ready"]) == (2, 2)
-    listed = json.loads(command("pool", "ls", "--pool", str(pool), "--json").out)
+    listed = json.loads(command("pool", "ls", "--pool", str(pool), "--limit", "1000", "--json").out)
     sources = defaultdict(list)
     for line in listed:
         sources[line["info"]["source"]].append(line)
-    assert len(sources["gateway"]) == CLIENTS
+    assert len(sources["gateway"]) == CLIENTS * KILLS
     assert len(sources["rollout"]) == 4
     assert all(line["status"] in ("terminated", "truncated") for line in sources["rollout"])
     shown = json.loads(command("pool", "show", listed[0]["info"]["id"], "--pool", str(pool), "--json").out)

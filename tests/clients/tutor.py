@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stepwell.engines.base import Chunk, Conversation, Engine, Generation
@@ -129,7 +130,7 @@ class Tutor:
                     played.response_ids.extend(chunk.token_ids)
                     played.logprobs.extend(chunk.logprobs)
                     ended = last or chunk.finish_reason == "stop"
-                    yield chunk if ended else replace(chunk, finish_reason=None)
+                    yield chunk if ended else msgspec.structs.replace(chunk, finish_reason=None)
                     if chunk.finish_reason == "stop":
                         return
 

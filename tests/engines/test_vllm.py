@@ -72,7 +72,7 @@ async def test_what_a_real_vllm_sent_is_understood(stream: bool) -> None:
         ((5646, logprobs[2]),),
     ]
     assert chunks[-1].finish_reason == "length"
-    assert len(chunks) == (3 if stream else 1)
+    assert (len(chunks) > 1) is stream
 
 
 def test_the_fake_sends_the_fields_that_the_real_one_sent(server: tuple[str, LocalBench, Sampler]) -> None:

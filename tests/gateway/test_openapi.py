@@ -33,7 +33,7 @@ def app(tmp_path_factory):
     renderer = tiny_renderer("line")
     pool = SQLitePool.open(tmp_path_factory.mktemp("pool") / "pool.sqlite")
     # a call during a pause waits; nothing here waits long
-    config = GatewayConfig(pause_seconds=0.01, model_aliases=("*",))
+    config = GatewayConfig(pause_seconds=0.01, lease_wait_seconds=0.1, model_aliases=("*",))
     yield create_app(ScriptedEngine(renderer, ["well", "met"]), renderer, pool, config)
     pool.close()
 

@@ -28,7 +28,7 @@ def _draft(**options) -> Draft:
     return Draft(RENDERER, call, Generation(prompt_ids=ids), Prompt(bridged=bridged), 0, source)
 
 
-def _chunks(text: str, finish: str | None = "stop", **options) -> list[Chunk]:
+def _chunks(text: str, finish: str | None = "stop") -> list[Chunk]:
     ids = [*RENDERER.encode(text).tolist(), *RENDERER.eos_ids]
     last = len(ids) - 1
     return [
@@ -37,7 +37,6 @@ def _chunks(text: str, finish: str | None = "stop", **options) -> list[Chunk]:
             logprobs=(-1.0,),
             policy_version=2,
             finish_reason=finish if place == last else None,
-            **options,
         )
         for place, token in enumerate(ids)
     ]
@@ -83,13 +82,12 @@ def test_the_pieces_of_a_draft_add_up_to_its_message_and_its_step_has_every_toke
     assert (draft.answer(step).end, draft.message.content) == ("tool_calls", "Look.")
 
 
-def test_chunks_that_arrived_together_are_shown_together_and_none_is_lost():
+def test_tokens_that_arrived_together_are_shown_together():
     draft = _draft()
-    chunks = [*_chunks("abc", None, more=True), *_chunks("x")]
-    deltas = [draft.take(chunk) for chunk in chunks]
-    shown = [delta for delta in deltas if delta]
-    assert deltas[: len(RENDERER.encode("abc")) + 1] == [None] * (len(RENDERER.encode("abc")) + 1)
-    assert "".join(piece.text for delta in shown for piece in delta.pieces if isinstance(piece, TextPiece)) == "abcx"
+    ids = tuple(RENDERER.encode("abc").tolist())
+    delta = draft.take(Chunk(token_ids=ids, logprobs=(-1.0,) * len(ids), policy_version=2))
+    assert delta is not None
+    assert delta.pieces == (TextPiece("abc"),)
 
 
 def test_the_tokens_of_a_delta_are_those_since_the_one_before():

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from stepwell.gateway import transport
-from stepwell.gateway.transport import EventStream
+from stepwell.gateway.transport import ClientGone, EventStream, unless_gone
 
 pause = asyncio.sleep
 
@@ -14,6 +14,22 @@ pause = asyncio.sleep
 async def settled() -> None:
     for _ in range(10):
         await pause(0)
+
+
+class Plain:
+    """What is written is bytes already."""
+
+    def write(self, item: bytes) -> bytes:
+        return item
+
+    def over(self) -> None:
+        pass
+
+    def left(self) -> None:
+        pass
+
+    def failed(self, error: Exception) -> bytes:
+        return f"failed: {error}".encode()
 
 
 class Stage:
@@ -26,7 +42,7 @@ class Stage:
         self.read: list[bytes] = []
         self.closed = False
         monkeypatch.setattr(transport.asyncio, "sleep", lambda _seconds: self.beats.acquire())
-        self.call = asyncio.create_task(EventStream(self._written(), {})({}, self._receive, self._send))
+        self.call = asyncio.create_task(EventStream(self._written(), Plain(), {})({}, self._receive, self._send))
 
     async def _written(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -104,5 +120,68 @@ async def test_a_ping_that_nobody_takes_ends_the_stream_as_well() -> None:
         if message["type"] == "http.response.body":
             await asyncio.Future()
 
-    stream = EventStream(silent(), {}, ping_seconds=0.01)
+    stream = EventStream(silent(), Plain(), {}, ping_seconds=0.01)
     await asyncio.wait_for(stream({}, lambda: asyncio.Future(), send), 20)
+
+
+class Work:
+    """Never done; takes two rounds of the loop to clean up."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.cleaned = False
+
+    async def do(self) -> None:
+        try:
+            self.begun.set()
+            await asyncio.Future()
+        finally:
+            await pause(0)
+            await pause(0)
+            self.cleaned = True
+
+
+async def test_work_for_a_client_that_left_is_cleaned_up_before_that_is_told() -> None:
+    work = Work()
+
+    async def receive() -> dict:
+        await work.begun.wait()
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientGone):
+        await unless_gone(receive, work.do())
+    assert work.cleaned
+
+
+async def test_a_caller_that_is_cancelled_is_cancelled_even_if_the_client_leaves_as_well() -> None:
+    work = Work()
+    leaves = asyncio.Event()
+
+    async def receive() -> dict:
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    caller = asyncio.create_task(unless_gone(receive, work.do()))
+    await work.begun.wait()
+    leaves.set()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert work.cleaned
+
+
+async def test_a_stream_whose_source_fails_ends_with_what_is_written_of_that() -> None:
+    async def failing() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        raise ValueError("no more")
+
+    sent: list[dict] = []
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    await EventStream(failing(), Plain(), {})({}, lambda: asyncio.Future(), send)
+    assert [(message["body"], message["more_body"]) for message in sent[1:]] == [
+        (b"one", True),
+        (b"failed: no more", False),
+    ]

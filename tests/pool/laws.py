@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from stepwell.curation.selection import Selection
 from stepwell.errors import Conflict, InvalidRecord, InvalidRequest, NotFound, StepwellError
 from stepwell.pool.base import Pool, Receipt
+from stepwell.pool.lease import LeaseSpec
 from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import complete_trajectory, make_step, ready_group
 from tests.pool.conftest import FakeClock
@@ -25,7 +27,9 @@ def refusal(pool: Pool, record: Record) -> StepwellError | None:
 
 
 def leased(pool: Pool, consumer: str = "trainer", limit: int = 10, **wishes) -> list[str]:
-    return [group.info.id for group in pool.lease(consumer, limit=limit, **wishes).groups]
+    of_spec = {name: wishes.pop(name) for name in [*wishes] if name in LeaseSpec.model_fields}
+    spec = LeaseSpec(consumer=consumer, limit=limit, selection=Selection(**wishes), **of_spec)
+    return [group.info.id for group in pool.lease(spec).groups]
 
 
 class AppendLaws:
@@ -200,10 +204,13 @@ class ReadLaws:
             with pytest.raises(NotFound, match="nowhere"):
                 read("nowhere")
 
-    def test_an_id_that_no_database_could_hold_is_not_found(self, pool: Pool) -> None:
+    @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"], ids=["NUL", "lone surrogate"])
+    def test_an_id_that_no_database_could_hold_is_not_found(self, pool: Pool, name: str) -> None:
         for find in (pool.step, pool.trajectory, pool.group, pool.acknowledge, pool.release):
             with pytest.raises(NotFound):
-                find("a\ud800")
+                find(name)
+        assert pool.updates(name) == []
+        assert pool.release_all(name) == 0
 
     def test_an_empty_pool_counts_zero(self, pool: Pool) -> None:
         stats = pool.stats()
@@ -341,23 +348,23 @@ class LeaseLaws:
         pool.put(*(Annotation.reward("trajectory", name, 1.0) for name in "abcd"))
         for name, how in (("d", "terminated"), ("a", "failed"), ("c", "truncated"), ("b", "terminated")):
             pool.put(Annotation.end(name, how))
-        (group,) = pool.lease("trainer", limit=1).groups
+        (group,) = pool.lease(LeaseSpec(consumer="trainer", limit=1)).groups
         assert [member.info.id for member in group.trajectories] == ["d", "c"]
         assert group.trajectories[0] == pool.trajectory("d")
 
-    def test_groups_come_oldest_first_up_to_the_limit(self, pool: Pool) -> None:
+    def test_groups_come_in_the_order_in_which_they_became_ready_up_to_the_limit(self, pool: Pool) -> None:
         pool.put(*(GroupInfo(id=name, task_id="", size=1) for name in ("g0", "g1", "g2")))
         for name in ("g2", "g0", "g1"):
             pool.put(*complete_trajectory(f"of-{name}", name))
-        assert [leased(pool, limit=2), leased(pool, limit=2), leased(pool, limit=2)] == [["g0", "g1"], ["g2"], []]
+        assert [leased(pool, limit=2), leased(pool, limit=2), leased(pool, limit=2)] == [["g2", "g0"], ["g1"], []]
 
     def test_each_consumer_gets_every_group(self, pool: Pool) -> None:
         pool.put(*ready_group("g"))
-        pool.acknowledge(pool.lease("one", limit=1).id)
+        pool.acknowledge(pool.lease(LeaseSpec(consumer="one", limit=1)).id)
         assert leased(pool, "two") == ["g"]
 
     def test_a_lease_names_its_consumer_and_expiry(self, pool: Pool, clock: FakeClock) -> None:
-        lease = pool.lease("trainer", limit=1, seconds=60)
+        lease = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         assert (lease.consumer, lease.expires_at, lease.groups) == ("trainer", clock.now + 60, ())
 
     def test_an_unacknowledged_group_comes_back_after_expiry(self, pool: Pool, clock: FakeClock) -> None:
@@ -368,9 +375,22 @@ class LeaseLaws:
         clock.advance(1)
         assert leased(pool) == ["g"]
 
+    def test_a_clock_that_goes_back_makes_a_lease_last_longer_and_no_more(self, pool: Pool, clock: FakeClock) -> None:
+        pool.put(*ready_group("g0"))
+        assert leased(pool, seconds=60) == ["g0"]
+        clock.advance(-3600)
+        pool.put(*ready_group("g1"))
+        lease = pool.lease(LeaseSpec(consumer="trainer", limit=9, seconds=60))
+        assert [group.info.id for group in lease.groups] == ["g1"]
+        pool.acknowledge(lease.id)
+        clock.advance(3659)
+        assert leased(pool) == []
+        clock.advance(1)
+        assert leased(pool) == ["g0"]
+
     def test_an_acknowledged_group_never_comes_back(self, pool: Pool, clock: FakeClock) -> None:
         pool.put(*ready_group("g"))
-        lease = pool.lease("trainer", limit=1, seconds=60)
+        lease = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         pool.acknowledge(lease.id)
         pool.acknowledge(lease.id)
         pool.release(lease.id)
@@ -379,7 +399,7 @@ class LeaseLaws:
 
     def test_a_released_group_comes_back_at_once_and_cannot_be_acknowledged(self, pool: Pool) -> None:
         pool.put(*ready_group("g"))
-        lease = pool.lease("trainer", limit=1)
+        lease = pool.lease(LeaseSpec(consumer="trainer", limit=1))
         pool.release(lease.id)
         pool.release(lease.id)
         with pytest.raises(Conflict, match="released"):
@@ -388,7 +408,7 @@ class LeaseLaws:
 
     def test_a_late_acknowledgement_counts_if_nothing_was_handed_over_again(self, pool: Pool, clock: FakeClock) -> None:
         pool.put(*ready_group("g"))
-        lease = pool.lease("trainer", limit=1, seconds=60)
+        lease = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         clock.advance(100)
         pool.acknowledge(lease.id)
         assert leased(pool) == []
@@ -397,9 +417,9 @@ class LeaseLaws:
         self, pool: Pool, clock: FakeClock
     ) -> None:
         pool.put(*ready_group("g0"), *ready_group("g1"))
-        late = pool.lease("trainer", limit=2, seconds=60)
+        late = pool.lease(LeaseSpec(consumer="trainer", limit=2, seconds=60))
         clock.advance(60)
-        again = pool.lease("trainer", limit=1, seconds=60)
+        again = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         with pytest.raises(Conflict, match="expired"):
             pool.acknowledge(late.id)
         pool.acknowledge(again.id)
@@ -409,9 +429,9 @@ class LeaseLaws:
         self, pool: Pool, clock: FakeClock
     ) -> None:
         pool.put(*ready_group("g"))
-        late = pool.lease("trainer", limit=1, seconds=60)
+        late = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         clock.advance(60)
-        again = pool.lease("trainer", limit=1, seconds=60)
+        again = pool.lease(LeaseSpec(consumer="trainer", limit=1, seconds=60))
         pool.release(late.id)
         assert leased(pool) == []
         pool.acknowledge(again.id)
@@ -437,12 +457,12 @@ class LeaseLaws:
 
     def test_a_consumer_that_restarted_gets_back_what_it_held_and_not_what_it_acknowledged(self, pool: Pool) -> None:
         pool.put(*ready_group("g1"), *ready_group("g2"))
-        pool.acknowledge(pool.lease("me", limit=1).id)
-        pool.lease("me", limit=1)
-        other = pool.lease("other", limit=2)
+        pool.acknowledge(pool.lease(LeaseSpec(consumer="me", limit=1)).id)
+        pool.lease(LeaseSpec(consumer="me", limit=1))
+        other = pool.lease(LeaseSpec(consumer="other", limit=2))
         assert pool.release_all("me") == 1
-        assert [g.info.id for g in pool.lease("me", limit=9).groups] == ["g2"]
-        assert not pool.lease("other", limit=9).groups
+        assert [g.info.id for g in pool.lease(LeaseSpec(consumer="me", limit=9)).groups] == ["g2"]
+        assert not pool.lease(LeaseSpec(consumer="other", limit=9)).groups
         pool.acknowledge(other.id)
 
     def test_group_ids_restrict_the_choice(self, pool: Pool) -> None:
@@ -451,8 +471,8 @@ class LeaseLaws:
         assert leased(pool, group_ids=["g2", "g1"]) == ["g2"]
 
     def test_an_empty_lease_can_be_acknowledged_and_released(self, pool: Pool) -> None:
-        pool.acknowledge(pool.lease("trainer", limit=1).id)
-        pool.release(pool.lease("trainer", limit=1).id)
+        pool.acknowledge(pool.lease(LeaseSpec(consumer="trainer", limit=1)).id)
+        pool.release(pool.lease(LeaseSpec(consumer="trainer", limit=1)).id)
 
     def test_unknown_leases_are_not_found(self, pool: Pool) -> None:
         for act in (pool.acknowledge, pool.release):
@@ -461,12 +481,18 @@ class LeaseLaws:
 
     @pytest.mark.parametrize(
         "wish",
-        [{"limit": 0}, {"seconds": 0}, {"seconds": math.nan}, {"consumer": ""}, {"group_ids": ["a\ud800"]}],
+        [
+            {"limit": 0},
+            {"seconds": 0},
+            {"seconds": math.nan},
+            {"consumer": ""},
+            {"selection": {"group_ids": ["a\ud800"]}},
+        ],
         ids=str,
     )
     def test_an_impossible_wish_is_an_invalid_request(self, pool: Pool, wish: dict[str, Any]) -> None:
-        with pytest.raises(InvalidRequest):
-            pool.lease(**{"consumer": "trainer", "limit": 1, **wish})
+        with pytest.raises(ValueError):
+            pool.lease(LeaseSpec.model_validate({"consumer": "trainer", "limit": 1, **wish}))
 
     def test_concurrent_leases_never_hand_a_group_over_twice(self, pool: Pool) -> None:
         names = [f"g{number}" for number in range(30)]
@@ -484,7 +510,7 @@ class LeaseLaws:
 
     def test_a_reward_that_is_corrected_after_readiness_is_the_one_handed_over(self, pool: Pool) -> None:
         pool.put(*ready_group("g", size=1), Annotation.reward("trajectory", "g-0", -3.0))
-        (group,) = pool.lease("trainer", limit=1).groups
+        (group,) = pool.lease(LeaseSpec(consumer="trainer", limit=1)).groups
         assert group.trajectories[0].reward == -3.0
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from stepwell.errors import StepwellError
 from stepwell.pool.base import Receipt
+from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.types import Annotation, GroupInfo, Record, TrajectoryInfo
 from tests.pool.builders import make_step
@@ -63,7 +64,10 @@ def test_a_batch_is_judged_as_its_records_one_by_one(tmp_path: Path, log: list[R
     assert [verdict(receipt) for receipt in batched] == [verdict(receipt) for receipt in single]
     assert together.stats() == alone.stats()
     assert together.trajectories() == alone.trajectories()
-    assert together.lease("one", limit=9).groups == alone.lease("one", limit=9).groups
+    assert (
+        together.lease(LeaseSpec(consumer="one", limit=9)).groups
+        == alone.lease(LeaseSpec(consumer="one", limit=9)).groups
+    )
     together.close()
     alone.close()
 
@@ -83,5 +87,5 @@ def test_what_is_kept_up_to_date_equals_the_fold_of_the_log(tmp_path: Path, log:
         group = pool.group(name)
         if sum(found.complete for found in group.trajectories) >= group.info.size:
             ready.append(name)
-    assert sorted(ready) == sorted(group.info.id for group in pool.lease("one", limit=9).groups)
+    assert sorted(ready) == sorted(group.info.id for group in pool.lease(LeaseSpec(consumer="one", limit=9)).groups)
     pool.close()

@@ -1,26 +1,27 @@
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
 
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool import schema
-from stepwell.pool.store import SQLitePool
+from stepwell.pool.sql import SQLPool
+from stepwell.pool.store import open_pool
 from stepwell.pool.writer import Writer
 from stepwell.types import TrajectoryInfo
 from tests.pool.builders import make_step
 
 
 @pytest.fixture
-def pool(tmp_path: Path):
-    opened = SQLitePool.open(tmp_path / "pool.sqlite")
+def pool(location: str) -> Iterator[SQLPool]:
+    opened = open_pool(location)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def writer(pool: SQLitePool) -> Writer:
+def writer(pool: SQLPool) -> Writer:
     assert pool._writer is not None
     return pool._writer
 
@@ -38,7 +39,7 @@ def hold(writer: Writer) -> threading.Event:
     return released
 
 
-def test_a_call_that_raises_is_undone_alone(pool: SQLitePool, writer: Writer) -> None:
+def test_a_call_that_raises_is_undone_alone(pool: SQLPool, writer: Writer) -> None:
     released = hold(writer)
     before = pool.append([TrajectoryInfo(id="before")])
 
@@ -53,7 +54,7 @@ def test_a_call_that_raises_is_undone_alone(pool: SQLitePool, writer: Writer) ->
     assert pool.stats().trajectories == 2
 
 
-def test_a_call_that_the_database_refuses_fails_alone(pool: SQLitePool, writer: Writer) -> None:
+def test_a_call_that_the_database_refuses_fails_alone(pool: SQLPool, writer: Writer) -> None:
     released = hold(writer)
     before = pool.append([TrajectoryInfo(id="t"), make_step("t", 0, prompt=range(1, 50))])
     refused = writer.call(lambda connection: connection.execute(sa.text("INSERT INTO nowhere VALUES (1)")))
@@ -64,7 +65,7 @@ def test_a_call_that_the_database_refuses_fails_alone(pool: SQLitePool, writer: 
     assert [len(step.prompt_ids) for step in pool.trajectory("t").steps] == [49, 59]
 
 
-def test_an_append_of_something_that_is_no_record_fails_alone(pool: SQLitePool, writer: Writer) -> None:
+def test_an_append_of_something_that_is_no_record_fails_alone(pool: SQLPool, writer: Writer) -> None:
     released = hold(writer)
     good, bad = pool.append([TrajectoryInfo(id="t")]), pool.append(["not a record"])  # type: ignore[list-item]
     released.set()
@@ -72,7 +73,7 @@ def test_an_append_of_something_that_is_no_record_fails_alone(pool: SQLitePool, 
     assert bad.exception(30) is not None
 
 
-def test_a_cancelled_append_is_not_stored_and_hinders_no_other(pool: SQLitePool, writer: Writer) -> None:
+def test_a_cancelled_append_is_not_stored_and_hinders_no_other(pool: SQLPool, writer: Writer) -> None:
     released = hold(writer)
     cancelled, other = pool.append([TrajectoryInfo(id="a")]), pool.append([TrajectoryInfo(id="b")])
     assert cancelled.cancel()
@@ -80,7 +81,7 @@ def test_a_cancelled_append_is_not_stored_and_hinders_no_other(pool: SQLitePool,
     assert other.result(30)[0].cursor == 1
 
 
-def test_nothing_is_visible_before_the_commit(pool: SQLitePool, writer: Writer) -> None:
+def test_nothing_is_visible_before_the_commit(pool: SQLPool, writer: Writer) -> None:
     seen = []
 
     def look(connection: sa.Connection) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from stepwell.errors import EngineError, EnvironmentFailed, PoolError
+from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.env import Outcome
 from stepwell.rollout.group import Collector
@@ -25,7 +26,7 @@ def statuses(pool: SQLitePool) -> dict[str, int]:
 
 async def test_every_group_is_ready_with_exactly_its_size_and_one_task_each(pool: SQLitePool) -> None:
     await collector(pool, ScriptedTasks([GOOD])).collect_groups(endless(), 3, 4)
-    groups = pool.lease("trainer", limit=10).groups
+    groups = pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups
     assert [len(group.trajectories) for group in groups] == [4, 4, 4]
     assert {group.info.task_id for group in groups} == {"task-0", "task-1", "task-2"}
     for group in groups:
@@ -36,7 +37,7 @@ async def test_every_group_is_ready_with_exactly_its_size_and_one_task_each(pool
 async def test_a_failed_member_is_replaced_and_the_group_is_ready_with_exactly_its_size(pool: SQLitePool) -> None:
     tasks = ScriptedTasks([GOOD, BROKEN, BROKEN, GOOD])
     await collector(pool, tasks).collect_groups(endless(), 1, 4)
-    (group,) = pool.lease("trainer", limit=10).groups
+    (group,) = pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups
     assert [t.status for t in group.trajectories] == ["terminated"] * 4
     assert statuses(pool) == {"terminated": 4, "failed": 2}
 
@@ -45,13 +46,13 @@ async def test_a_task_that_fails_too_often_gives_up_with_the_reason(pool: SQLite
     reason = "4 trajectories of task task-0 failed, the last: EnvironmentFailed: the browser crashed"
     with pytest.raises(EnvironmentFailed, match=reason):
         await collector(pool, ScriptedTasks([BROKEN]), max_failures=3).collect_groups(endless(), 1, 2)
-    assert pool.lease("trainer", limit=10).groups == ()
+    assert pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups == ()
 
 
 async def test_as_many_failures_as_allowed_are_survived(pool: SQLitePool) -> None:
     tasks = ScriptedTasks([BROKEN, BROKEN, BROKEN, GOOD])
     await collector(pool, tasks, max_failures=3).collect_groups(endless(), 1, 3)
-    assert len(pool.lease("trainer", limit=10).groups) == 1
+    assert len(pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups) == 1
 
 
 async def test_no_more_trajectories_run_at_once_than_allowed_and_all_slots_are_used(pool: SQLitePool) -> None:
@@ -88,7 +89,7 @@ async def test_evaluation_keeps_the_order_of_the_tasks_whichever_ends_first(pool
 
 async def test_evaluation_is_outside_of_any_group_and_never_leased(pool: SQLitePool) -> None:
     await collector(pool, ScriptedTasks([GOOD])).evaluate(["a", "b"])
-    assert pool.lease("trainer", limit=10).groups == ()
+    assert pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups == ()
     assert {(s.info.source, s.info.group_id) for _, s in pool.trajectories()} == {("eval", None)}
 
 

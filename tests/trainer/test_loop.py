@@ -9,9 +9,11 @@ import pytest
 
 from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import Algorithm
+from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.policy.weights import checkpoints
-from stepwell.pool.base import Lease, Pool
+from stepwell.pool.base import Pool
+from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer, TrainerConfig
@@ -63,8 +65,8 @@ class Diary:
     def __getattr__(self, name: str):
         return getattr(self._pool, name)
 
-    def lease(self, consumer: str, **wishes) -> Lease:
-        lease = self._pool.lease(consumer, **wishes)
+    def lease(self, spec: LeaseSpec) -> Lease:
+        lease = self._pool.lease(spec)
         self.entries += [f"lease {group.info.id}" for group in lease.groups]
         return lease
 
@@ -209,7 +211,7 @@ async def test_a_batch_checkpointed_but_not_acknowledged_is_acknowledged_on_resu
     assert bench.learner.policy.version == 1
     assert all((weights[name] == t).all() for name, t in bench.learner.policy.trainable_state().items())
     assert bench.diary.entries[-1] == "acknowledge"
-    assert bench.pool.lease(RUN, limit=9, channel=RUN).groups == ()
+    assert bench.pool.lease(LeaseSpec(consumer=RUN, limit=9, selection=Selection(channel=RUN))).groups == ()
 
     updates = await bench.train(second)
     assert [update.policy_version for update in updates] == [2]

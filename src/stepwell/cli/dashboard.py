@@ -7,36 +7,35 @@ from typing import Annotated, Final
 import typer
 from fastapi import FastAPI
 
-from stepwell.cli.parts import POOL_FILE, mount_dashboard
+from stepwell.cli.parts import POOL_FILE, mount_dashboard, open_pool
 from stepwell.cli.serving import served, wait_for_interrupt
 from stepwell.errors import MissingDependency
-from stepwell.pool.store import SQLitePool
+from stepwell.pool.store import without_password
 from stepwell.types import Ids
 
-_LATEST: Final = Path("runs/latest")
+_LATEST: Final = "runs/latest"
 
 
 def dashboard(
-    pool: Annotated[Path, typer.Argument(help="A run's folder, or a pool's SQLite file; it is only read.")] = _LATEST,
+    pool: Annotated[
+        str, typer.Argument(help="A run's folder, a pool's SQLite file, or postgresql://… ; it is only read.")
+    ] = _LATEST,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Show a pool in the browser, also while somebody else writes to it."""
-    serve_dashboard(pool / POOL_FILE if pool.is_dir() else pool, host=host, port=port)
+    serve_dashboard(Path(pool) / POOL_FILE if Path(pool).is_dir() else pool, host=host, port=port)
 
 
-def serve_dashboard(pool: Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
     """Serve until Ctrl-C. Tokens of the runs in the pool's folder are shown as text, others as ids."""
-    opened = SQLitePool.open(pool, read_only=True)
     app = FastAPI(openapi_url=None)
-    try:
-        if not mount_dashboard(app, opened, _decoders(pool.parent)):
+    with open_pool(pool, read_only=True) as opened:
+        if not mount_dashboard(app, opened, _decoders(Path(pool).parent)):
             raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'")
         with served(app, host, port) as url:
-            typer.echo(f"Dashboard of {pool}: {url}/   (Ctrl-C ends it)")
+            typer.echo(f"Dashboard of {without_password(pool)}: {url}/   (Ctrl-C ends it)")
             wait_for_interrupt()
-    finally:
-        opened.close()
 
 
 def _decoders(folder: Path) -> Mapping[str, Callable[[Ids], str]]:

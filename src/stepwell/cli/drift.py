@@ -3,15 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
 from stepwell.pool.fidelity import Fidelity, fidelity
-from stepwell.pool.store import SQLitePool
 
 _MEANING: Final = """\
 extended: the prompt begins with the earlier step's ids, as sampled. client: the client sent another history than it
@@ -20,17 +19,12 @@ had. template, tokenizer: the conversation went on, but its ids do not go on fro
 
 
 def drift(
-    pool: Annotated[
-        Path, typer.Option("--pool", envvar="STEPWELL_POOL", metavar="FILE", help="The pool's SQLite file.")
-    ] = Path("runs/latest/pool.sqlite"),
+    pool: PoolLocation = LATEST_POOL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Report drift per model and agent, and why prompts did not go on from the step before."""
-    opened = SQLitePool.open(pool, read_only=True)
-    try:
+    with open_pool(pool, read_only=True) as opened:
         lines = fidelity(opened.forks())
-    finally:
-        opened.close()
     if as_json:
         print(json.dumps([{**dataclasses.asdict(line), "drift": line.drift} for line in lines], indent=2))
         return

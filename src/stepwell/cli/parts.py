@@ -3,18 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from fastapi import FastAPI
 
 from stepwell.config import component_config
 from stepwell.environments import ENVIRONMENTS
+from stepwell.pool import store
 from stepwell.pool.base import Pool
-from stepwell.pool.store import SQLitePool
 from stepwell.rollout.env import TaskSet, TaskSetConfig
 from stepwell.types import Ids
 
 POOL_FILE = "pool.sqlite"
+LATEST_POOL = f"runs/latest/{POOL_FILE}"
+PoolLocation = Annotated[
+    str,
+    typer.Option(
+        "--pool", envvar="STEPWELL_POOL", metavar="FILE|URL", help="The pool's SQLite file, or postgresql://… ."
+    ),
+]
+"""The pool that a command reads."""
 RECIPE_FILE = "recipe.yaml"
 
 
@@ -24,10 +33,9 @@ def build_tasks(section: Mapping[str, Any]) -> TaskSet:
 
 
 @contextmanager
-def open_pool(path: Path) -> Iterator[Pool]:
+def open_pool(location: str | Path, *, read_only: bool = False) -> Iterator[Pool]:
     """A pool for as long as the block lasts; what was appended is on disk when it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pool = SQLitePool.open(path)
+    pool = store.open_pool(location, read_only=read_only)
     try:
         yield pool
     finally:

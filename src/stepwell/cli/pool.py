@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -13,35 +10,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepwell.cli import pool_care, pool_curation, pool_files
+from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
+from stepwell.cli.selecting import Chosen, Where, selection_of
 from stepwell.errors import NotFound
-from stepwell.pool.base import PoolStats, TrajectorySummary
-from stepwell.pool.store import SQLitePool
+from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
 from stepwell.rendering.wire import displayed
 from stepwell.types import Group, Step, Trajectory
 
 app = typer.Typer(
-    name="pool", no_args_is_help=True, rich_markup_mode="rich", help="Look into a pool: list, show, count."
+    name="pool", no_args_is_help=True, rich_markup_mode="rich", help="Look into a pool, curate it, take care of it."
 )
+for commands in (pool_curation, pool_files, pool_care):
+    commands.add_to(app)
 
-_PoolFile = Annotated[
-    Path, typer.Option("--pool", envvar="STEPWELL_POOL", metavar="FILE", help="The pool's SQLite file.")
-]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-_DEFAULT = Path("runs/latest/pool.sqlite")
 
 
 @app.command(epilog="Example: [bold]stepwell pool ls --limit 20[/bold]")
 def ls(
-    pool: _PoolFile = _DEFAULT,
+    pool: PoolLocation = LATEST_POOL,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of trajectories.")] = 50,
     before: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, metavar="CURSOR", help="Only those older than this cursor.")
     ] = None,
+    where: Where = None,
+    chosen: Chosen = "",
     as_json: _Json = False,
 ) -> None:
-    """List trajectories, newest first."""
-    with _opened(pool) as opened:
-        page = opened.trajectories(before=before, limit=limit)
+    """List trajectories, newest first: all, or those that a selection wants."""
+    with open_pool(pool, read_only=not _searches(where)) as opened:
+        selection = selection_of(opened, chosen, where) if where or chosen else None
+        page = opened.trajectories(selection, before=before, limit=limit)
     if as_json:
         _print_json([{"cursor": cursor, **dataclasses.asdict(summary)} for cursor, summary in page])
     else:
@@ -51,11 +51,11 @@ def ls(
 @app.command(epilog="Example: [bold]stepwell pool show traj-0198c2f0[/bold]")
 def show(
     record_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a trajectory, a group or a step.")],
-    pool: _PoolFile = _DEFAULT,
+    pool: PoolLocation = LATEST_POOL,
     as_json: _Json = False,
 ) -> None:
     """Show one trajectory step by step, one group, or one step."""
-    with _opened(pool) as opened:
+    with open_pool(pool, read_only=True) as opened:
         found = _find(opened, record_id)
     if as_json:
         _print_json(dataclasses.asdict(found))
@@ -70,9 +70,9 @@ def show(
 
 
 @app.command(epilog="Example: [bold]stepwell pool stats --json[/bold]")
-def stats(pool: _PoolFile = _DEFAULT, as_json: _Json = False) -> None:
+def stats(pool: PoolLocation = LATEST_POOL, as_json: _Json = False) -> None:
     """Count everything in the pool."""
-    with _opened(pool) as opened:
+    with open_pool(pool, read_only=True) as opened:
         counts = opened.stats()
     if as_json:
         _print_json(dataclasses.asdict(counts))
@@ -80,16 +80,12 @@ def stats(pool: _PoolFile = _DEFAULT, as_json: _Json = False) -> None:
         Console().print(_counts(counts))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[SQLitePool]:
-    pool = SQLitePool.open(path, read_only=True)
-    try:
-        yield pool
-    finally:
-        pool.close()
+def _searches(where: list[str] | None) -> bool:
+    """Whether the index of texts may have to be brought up to date."""
+    return any(condition.startswith("text=") for condition in where or [])
 
 
-def _find(pool: SQLitePool, record_id: str) -> Trajectory | Group | Step:
+def _find(pool: Pool, record_id: str) -> Trajectory | Group | Step:
     for read in (pool.trajectory, pool.group, pool.step):
         try:
             return read(record_id)
@@ -174,8 +170,10 @@ def _step(step: Step) -> Table:
 def _counts(counts: PoolStats) -> Table:
     table = _table("of the pool", "count")
     for field in dataclasses.fields(counts):
-        if field.name != "trajectories_by_status":
+        if field.type in (int, "int"):
             _add(table, field.name.replace("_", " "), f"{getattr(counts, field.name):,}")
+    for reason, count in counts.groups_dropped:
+        _add(table, f"groups dropped: {reason}", f"{count:,}")
     for status, count in counts.trajectories_by_status:
         _add(table, f"trajectories {status}", f"{count:,}")
     return table

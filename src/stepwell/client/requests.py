@@ -265,4 +265,5 @@ def _trajectory(answer: Mapping[str, Any]) -> Trajectory:
 
 
 def _stats(answer: Mapping[str, Any]) -> PoolStats:
-    return PoolStats(**{**answer, "trajectories_by_status": tuple(answer["trajectories_by_status"].items())})
+    tables = {name: tuple(answer[name].items()) for name in ("groups_dropped", "trajectories_by_status")}
+    return PoolStats(**{**answer, **tables})

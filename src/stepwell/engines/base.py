@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from stepwell.rendering.messages import Message, Tool
 from stepwell.types import FinishReason, Ids, Sampling, TokenSource
 
@@ -41,9 +43,11 @@ class Generation:
     conversation: Conversation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """Tokens as they are sampled: usually one at a time, in order."""
+class Chunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tokens as they are sampled, in order: usually one at a time, or those that arrived together.
+
+    A struct, because one is made for each token, and a frozen dataclass takes ten times as long to make.
+    """
 
     token_ids: tuple[int, ...]
     """Sampled since the chunk before; the end-of-turn token included. May be empty in the last chunk."""
@@ -54,8 +58,6 @@ class Chunk:
     the tokens before stay as the older weights made them."""
     finish_reason: FinishReason | None = None
     """Set on the last chunk only."""
-    more: bool = False
-    """The next chunk is there already and follows without a wait: both may be shown together."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token, if asked for: (id, log-probability) of the likeliest ones, best first."""
 

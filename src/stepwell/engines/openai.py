@@ -8,7 +8,6 @@ as it reads any other answer.
 
 import json
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -116,12 +115,12 @@ class OpenAIEngine(ServedEngine):
         body = self._body(request, request.conversation)
         writing = _Writing(self._syntax, request.conversation)
         if not request.stream:
-            event = await self._upstream.post(_PATH, body, _Event)
+            event = await self._upstream.post(_PATH, body, _EVENTS)
             text = "".join(self._written(writing, event))
             yield self._chunk(text + "".join(writing.end(self.url)), writing.finish)
             return
-        async with aclosing(self._upstream.events(_PATH, body | {"stream": True})) as batches:
-            async for payloads in batches:
+        with await self._upstream.events(_PATH, body | {"stream": True}) as events:
+            while payloads := await events.payloads():
                 for payload in payloads:
                     if payload != b"[DONE]":
                         for text in self._written(writing, self._upstream.decoded(payload, _EVENTS)):

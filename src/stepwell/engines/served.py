@@ -98,26 +98,25 @@ def room_for(request: Generation, context_length: int) -> int:
 
 
 class Answer:
-    """One answer while it arrives: checked, counted, and its last chunk held back until all is known to be there."""
+    """One answer while it arrives: checked, counted, and its last tokens held back until all is known to be there."""
 
     def __init__(self, engine: ServedEngine) -> None:
         """Begin before the first token."""
         self._engine = engine
         self._url = engine.url
         self._last: Chunk | None = None
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._top: list[Top] = []
         self.count = 0
         """Tokens so far."""
+        self.expected: int | None = None
+        """Tokens by the server's own count; None: it has told none."""
 
     def add(
-        self,
-        ids: Sequence[int],
-        logprobs: Sequence[float],
-        top: Sequence[Top] = (),
-        finish: FinishReason | None = None,
-        *,
-        more: bool = False,
-    ) -> Chunk | None:
-        """The chunk of tokens that just arrived, and `more` with them; None if they are none, or the last.
+        self, ids: Sequence[int], logprobs: Sequence[float], top: Sequence[Top] = (), finish: FinishReason | None = None
+    ) -> None:
+        """Tokens that just arrived; with `finish`, the last ones.
 
         Raises:
             EngineError: ids and log-probabilities do not match.
@@ -125,30 +124,43 @@ class Answer:
         if len(ids) != len(logprobs):
             raise EngineError(f"{self._url} sent {len(logprobs)} log-probabilities for {len(ids)} tokens")
         self.count += len(ids)
-        chunk = Chunk(
-            token_ids=tuple(ids),
-            logprobs=tuple(logprobs),
-            policy_version=self._engine.policy_version,
-            finish_reason=finish,
-            more=more,
-            top=tuple(top),
-        )
         if finish is not None:
-            self._last = chunk
-            return None
-        return chunk if ids else None
+            self._last = self._chunk(ids, logprobs, top, finish)
+        else:
+            self._ids += ids
+            self._logprobs += logprobs
+            self._top += top
 
-    def end(self, expected: int | None) -> Chunk:
-        """The last chunk, after the server has said that it sampled `expected` tokens.
+    def new(self) -> Chunk | None:
+        """What was added since the last call, but for the last tokens; None if that is nothing."""
+        ids, logprobs, top = self._ids, self._logprobs, self._top
+        if not ids:
+            return None
+        self._ids, self._logprobs, self._top = [], [], []
+        return self._chunk(ids, logprobs, top)
+
+    def end(self) -> Chunk:
+        """The last chunk, after the server has said how many tokens it sampled.
 
         Raises:
             EngineError: the answer is not whole.
         """
         if self._last is None:
             raise EngineError(f"{self._url} ended its answer in the middle, after {self.count} tokens")
-        if expected != self.count:
-            raise EngineError(f"{self._url} counts {expected} sampled tokens, but sent {self.count}")
+        if self.expected != self.count:
+            raise EngineError(f"{self._url} counts {self.expected} sampled tokens, but sent {self.count}")
         return self._last
+
+    def _chunk(
+        self, ids: Sequence[int], logprobs: Sequence[float], top: Sequence[Top], finish: FinishReason | None = None
+    ) -> Chunk:
+        return Chunk(
+            token_ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            policy_version=self._engine.policy_version,
+            finish_reason=finish,
+            top=tuple(top),
+        )
 
 
 class Problem(msgspec.Struct):

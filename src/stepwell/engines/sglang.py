@@ -6,11 +6,10 @@ Under a JSON schema they are those after the schema's mask; such responses are s
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.engines.replicas import replicated
@@ -28,7 +27,7 @@ from stepwell.engines.served import (
     split_by_version,
 )
 from stepwell.engines.upstream import Upstream
-from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest
+from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import FinishReason
 
@@ -133,22 +132,30 @@ class SGLangEngine(ServedEngine):
             for part in split_by_version(answer, version):
                 yield part
             return
-        answering, sampled = Answer(self), None
-        async with aclosing(self._upstream.events(_PATH, self._body(request, room) | {"stream": True})) as batches:
-            async for payloads in batches:
-                for payload in payloads:
-                    if payload != b"[DONE]":
-                        meta = self._meta(self._upstream.decoded(payload, _EVENTS))
-                        sampled = meta.completion_tokens
-                        if (chunk := self._arrived(answering, meta)) is not None:
-                            yield chunk
-        yield answering.end(sampled)
+        answering = Answer(self)
+        with await self._upstream.events(_PATH, self._body(request, room) | {"stream": True}) as events:
+            while payloads := await events.payloads():
+                failure = self._read(answering, payloads)
+                if (chunk := answering.new()) is not None:
+                    yield chunk
+                if failure is not None:
+                    raise failure
+        yield answering.end()
+
+    def _read(self, answering: Answer, payloads: Sequence[bytes]) -> StepwellError | None:
+        """Add events to the answer; gives the failure that one of them is, so that those before it are not lost."""
+        try:
+            for payload in payloads:
+                if payload != b"[DONE]":
+                    self._take(answering, self._upstream.decoded(payload, _EVENTS))
+        except StepwellError as error:
+            return error
+        return None
 
     async def _whole(self, request: Generation, room: int) -> Chunk:
-        meta = self._meta(await self._upstream.post(_PATH, self._body(request, room), _Event))
         answering = Answer(self)
-        self._arrived(answering, meta)
-        return answering.end(meta.completion_tokens)
+        self._take(answering, await self._upstream.post(_PATH, self._body(request, room), _EVENTS))
+        return answering.end()
 
     async def _constrained(self, request: Generation, room: int) -> Chunk:
         """Sample under the schema's mask, then score the response without it."""
@@ -156,7 +163,7 @@ class SGLangEngine(ServedEngine):
             raise ContextOverflow("the prompt leaves no room to score what is sampled under a JSON schema")
         version = self.policy_version
         sampled = await self._whole(request, room - 1)
-        meta = self._meta(await self._upstream.post(_PATH, self._scoring(request, sampled), _Event))
+        meta = self._meta(await self._upstream.post(_PATH, self._scoring(request, sampled), _EVENTS))
         count = len(sampled.token_ids)
         scores = (meta.input_token_logprobs or [])[-count:]
         if self.policy_version != version or tuple(i for _, i, _ in scores) != sampled.token_ids:
@@ -174,8 +181,10 @@ class SGLangEngine(ServedEngine):
             raise Problem(finish.message or "the request was aborted", finish.status_code).explained(self.url)
         return event.meta_info
 
-    def _arrived(self, answering: Answer, meta: _Meta) -> Chunk | None:
-        """What is new in `meta`, which holds either all tokens so far or only the new ones (see `SGLangConfig`)."""
+    def _take(self, answering: Answer, event: _Event) -> None:
+        """Add what is new in an event, which has either all tokens so far or only the new ones (see `SGLangConfig`)."""
+        meta = self._meta(event)
+        answering.expected = meta.completion_tokens
         scored = meta.output_token_logprobs or []
         known = answering.count if len(scored) == meta.completion_tokens else 0
         new = scored[known:]
@@ -183,7 +192,7 @@ class SGLangEngine(ServedEngine):
             counts = f"{len(scored)} log-probabilities for {meta.completion_tokens} tokens"
             raise EngineError(f"{self.url} sent {counts}, {answering.count} of them known before")
         tops = [_top(found) for found in (meta.output_top_logprobs or [])[known:]]
-        return answering.add([i for _, i, _ in new], self._floats(new), tops, _finish(meta.finish_reason))
+        answering.add([i for _, i, _ in new], self._floats(new), tops, _finish(meta.finish_reason))
 
     def _floats(self, scored: Sequence[_Scored]) -> tuple[float, ...]:
         logprobs = tuple(logprob for logprob, _, _ in scored if logprob is not None)
@@ -256,7 +265,7 @@ async def _reports_original(upstream: Upstream) -> bool:
     for temperature in (1.0, 2.0):
         wishes = NEUTRAL | {"max_new_tokens": 1, "temperature": temperature, "top_p": 1.0, "top_k": -1}
         body = {"input_ids": [1, 2, 3], "sampling_params": wishes, "return_logprob": True, "top_logprobs_num": 1}
-        event = await upstream.post(_PATH, body, _Event)
+        event = await upstream.post(_PATH, body, _EVENTS)
         tops = (event.meta_info.output_top_logprobs or [[]]) if event.meta_info else [[]]
         best = _top(tops[0])
         if not best:

@@ -1,19 +1,16 @@
 """An inference server behind HTTP: requests, server-sent events, and one error for each way in which it can fail."""
 
 import asyncio
-import math
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
-import aiohttp
 import msgspec
 from pydantic import Field, SecretStr
 
 from stepwell.config import Config
-from stepwell.errors import ContextOverflow, EngineError, EngineTimeout, InvalidRequest, StepwellError
+from stepwell.engines.http import HttpClient, Response
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
 
 T = TypeVar("T")
 
@@ -42,27 +39,24 @@ class Upstream:
     """One server. Usable from several event loops; each has its own connections, kept alive between requests."""
 
     def __init__(self, url: str, config: UpstreamConfig) -> None:
-        """Nothing is sent yet."""
+        """Nothing is sent yet. Raises ConfigError if `url` is none, or the key cannot be sent."""
         self.url: Final = url.rstrip("/").removesuffix("/v1")
         key = config.api_key.get_secret_value()
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        # no sock_read: aiohttp would set a timer anew at every read, which costs a seventh of a streamed token
-        self._timeout = aiohttp.ClientTimeout(sock_connect=config.connect_timeout)
-        self._config = config
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._http = HttpClient(
+            self.url, headers, connect_timeout=config.connect_timeout, idle_timeout=config.idle_timeout
+        )
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; the next request opens new ones."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self._http.aclose()
 
     async def get(self, path: str, kind: type[T]) -> T:
         """The JSON that the server has at `path`. Raises as `post` does."""
-        return await self._asked("GET", path, None, kind)
+        return await self._asked("GET", path, b"", msgspec.json.Decoder(kind))
 
-    async def post(self, path: str, body: Mapping[str, Any], kind: type[T]) -> T:
-        """The JSON answer to `body`.
+    async def post(self, path: str, body: Mapping[str, Any], decoder: "msgspec.json.Decoder[T]") -> T:
+        """The JSON answer to `body`, as `decoder`'s type.
 
         Raises:
             InvalidRequest: the server refuses what was asked, with its words.
@@ -70,44 +64,29 @@ class Upstream:
             EngineTimeout: the server does not answer in time.
             EngineError: anything else; the message says what.
         """
-        return await self._asked("POST", path, msgspec.json.encode(body), kind)
+        return await self._asked("POST", path, msgspec.json.encode(body), decoder)
 
-    async def _asked(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
-        with self._explained():
-            async with asyncio.timeout(self._config.idle_timeout):
-                async with self._client().request(
-                    method, self.url + path, data=body, allow_redirects=False
-                ) as response:
-                    return self.decoded(await self._accepted(response), msgspec.json.Decoder(kind))
+    async def _asked(self, method: str, path: str, body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+        with await self._http.request(method, path, body) as response:
+            return self.decoded(await self._accepted(response), decoder)
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of the server-sent events that answer `body`, as many at a time as arrive together.
-
-        Ends where the stream ends; closing early closes the connection, by which the server knows. Raises as `post`.
-        """
-        with self._explained():
-            async with asyncio.timeout(self._config.idle_timeout):
-                posting = self._client().post(self.url + path, data=msgspec.json.encode(body), allow_redirects=False)
-                response = await posting
-            with _Patience(response, self._config.idle_timeout) as patience:
-                if response.status != 200 or response.content_type != "text/event-stream":
-                    text = await self._accepted(response)
-                    raise EngineError(f"{self.url} answered with something else than a stream: {_shown(text)}")
-                rest = b""
-                while data := await patience.read():
-                    *lines, rest = (rest + data).split(b"\n")
-                    if payloads := [line[5:].strip() for line in lines if line.startswith(b"data:")]:
-                        yield payloads
-                    if len(rest) > _LONGEST_EVENT:
-                        raise EngineError(f"{self.url} streams something that is no event: {_shown(rest)}")
+    async def events(self, path: str, body: Mapping[str, Any]) -> "Events":
+        """The server-sent events that answer `body`. Raises as `post` does."""
+        response = await self._http.request("POST", path, msgspec.json.encode(body))
+        if response.status == 200 and response.kind == "text/event-stream":
+            return Events(self.url, response)
+        with response:
+            text = await self._accepted(response)
+        raise EngineError(f"{self.url} answered with something else than a stream: {_shown(text)}")
 
     async def answers(self, path: str) -> bool:
         """Whether the server answers a GET of `path` with success, soon. Never raises."""
-        soon = aiohttp.ClientTimeout(total=self._config.connect_timeout)
         try:
-            async with self._client().get(self.url + path, timeout=soon, allow_redirects=False) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, OSError, TimeoutError):
+            async with asyncio.timeout(self._http.connect_timeout):
+                with await self._http.request("GET", path) as response:
+                    await response.read()
+                    return response.status == 200
+        except (EngineError, TimeoutError):
             return False
 
     def decoded(self, payload: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
@@ -117,76 +96,45 @@ class Upstream:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EngineError(f"{self.url} sent what cannot be understood ({error}): {_shown(payload)}") from error
 
-    def _client(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None or client.closed:
-            # No limit: how many requests run at once is for the server's queue to decide. And never use a connection
-            # that uvicorn, which keeps an idle one for 5 s, may be closing at this moment.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
-            client = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
-            self._clients[loop] = client
-        return client
-
-    async def _accepted(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _accepted(self, response: Response) -> bytes:
         """The body of a successful response; raises what another one means."""
         body = await response.read()
         if response.status != 200:
             raise refusal(self.url, response.status, _words(body))
         return body
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Says what went wrong on the way."""
-        try:
-            yield
-        except aiohttp.ConnectionTimeoutError as error:
-            seconds = self._config.connect_timeout
-            raise EngineTimeout(f"{self.url} could not be reached within {seconds:g} s (connect_timeout)") from error
-        except TimeoutError as error:
-            seconds = self._config.idle_timeout
-            raise EngineTimeout(f"{self.url} sent nothing for {seconds:g} s (idle_timeout)") from error
-        except aiohttp.ClientConnectorError as error:
-            raise EngineError(
-                f"{self.url} cannot be reached: {error.os_error}. Is the server running there?"
-            ) from error
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionError) as error:
-            raise EngineError(f"{self.url} closed the connection before its answer was complete") from error
-        except aiohttp.ClientError as error:
-            raise EngineError(f"{self.url} does not speak proper HTTP: {type(error).__name__}: {error}") from error
 
+class Events:
+    """Server-sent events while they arrive. Used in a `with` block: to leave it early closes the connection, by which
+    the server knows."""
 
-class _Patience:
-    """Reads a response's body, gives up a read that takes too long, and closes the connection if the body is not
-    read to its end. One timer per response, which looks at most every `seconds` whether a read is overdue."""
-
-    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+    def __init__(self, url: str, response: Response) -> None:
+        """Read the body of `response`, which the server at `url` has begun."""
+        self._url = url
         self._response = response
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._since = math.inf
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._rest = b""
 
-    def __enter__(self) -> "_Patience":
+    def __enter__(self) -> "Events":
+        """Close it at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._response.release()  # closes the connection unless the body was read to its end
+        self._response.close()
 
-    async def read(self) -> bytes:
-        """What has arrived, at least a byte; empty at the end. Raises TimeoutError."""
-        self._since = self._loop.time()
-        data = await self._response.content.readany()
-        self._since = math.inf  # whoever takes what was read may take his time
-        return data
+    async def payloads(self) -> list[bytes]:
+        """Those of the next events, as many as have arrived together; none at the end of the stream.
 
-    def _look(self) -> None:
-        waited = self._loop.time() - self._since
-        if waited >= self._seconds:
-            self._response.content.set_exception(TimeoutError())
-        else:
-            self._timer = self._loop.call_later(self._seconds - max(waited, 0.0), self._look)
+        Raises:
+            EngineTimeout: nothing arrives for too long.
+            EngineError: the stream breaks off, or is none.
+        """
+        while data := await self._response.some():
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if payloads := [line[5:].strip() for line in lines if line.startswith(b"data:")]:
+                return payloads
+            if len(self._rest) > _LONGEST_EVENT:
+                raise EngineError(f"{self._url} streams something that is no event: {_shown(self._rest)}")
+        return []
 
 
 def refusal(url: str, status: int, words: str) -> StepwellError:

@@ -7,12 +7,11 @@ after the schema's mask; such responses are scored a second time, as prompts, wh
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.engines.replicas import replicated
@@ -30,7 +29,7 @@ from stepwell.engines.served import (
     split_by_version,
 )
 from stepwell.engines.upstream import Upstream
-from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest
+from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import FinishReason
 
@@ -48,16 +47,17 @@ class VLLMConfig(ServedConfig):
         return await replicated(VLLMEngine.connect(url, self, sorted(renderer.eos_ids)) for url in self.urls)
 
 
-class _Logprobs(msgspec.Struct):
+class _Logprobs(msgspec.Struct, gc=False):
     token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] = []
+    top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    """Of the sampled token at least, which nobody looks at unless it was asked for: so not decoded yet."""
 
 
 class _Scored(msgspec.Struct):
     logprob: float
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
@@ -68,7 +68,7 @@ class _Usage(msgspec.Struct):
     completion_tokens: int
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     """A whole answer, or one event of a stream."""
 
     choices: list[_Choice] = []
@@ -77,6 +77,7 @@ class _Event(msgspec.Struct):
 
 
 _EVENTS: Final = msgspec.json.Decoder(_Event)
+_TOPS: Final = msgspec.json.Decoder(list[dict[str, float]])
 
 
 class VLLMEngine(ServedEngine):
@@ -131,24 +132,31 @@ class VLLMEngine(ServedEngine):
                 yield part
             return
         body = self._body(request, room) | {"stream": True, "stream_options": {"include_usage": True}}
-        answering, sampled = Answer(self), None
-        async with aclosing(self._upstream.events(_PATH, body)) as batches:
-            async for payloads in batches:
-                events = [self._upstream.decoded(payload, _EVENTS) for payload in payloads if payload != b"[DONE]"]
-                last = next((event for event in reversed(events) if _goes_on(event)), None)
-                for event in events:
-                    more = last is not None and event is not last
-                    if (chunk := self._arrived(answering, event, request.top_logprobs, more=more)) is not None:
-                        yield chunk
-                    last = None if event is last else last
-                    sampled = event.usage or sampled
-        yield answering.end(sampled.completion_tokens if sampled else None)
+        answering = Answer(self)
+        with await self._upstream.events(_PATH, body) as events:
+            while payloads := await events.payloads():
+                failure = self._read(answering, payloads, request.top_logprobs)
+                if (chunk := answering.new()) is not None:
+                    yield chunk
+                if failure is not None:
+                    raise failure
+        yield answering.end()
+
+    def _read(self, answering: Answer, payloads: Sequence[bytes], top: int) -> StepwellError | None:
+        """Add events to the answer; gives the failure that one of them is, so that those before it are not lost."""
+        try:
+            for payload in payloads:
+                if payload != b"[DONE]":
+                    self._take(answering, self._upstream.decoded(payload, _EVENTS), top)
+        except StepwellError as error:
+            return error
+        return None
 
     async def _whole(self, request: Generation, room: int) -> Chunk:
-        event = await self._upstream.post(_PATH, self._body(request, room), _Event)
+        event = await self._upstream.post(_PATH, self._body(request, room), _EVENTS)
         answering = Answer(self)
-        self._arrived(answering, event, request.top_logprobs)
-        return answering.end(event.usage.completion_tokens if event.usage else None)
+        self._take(answering, event, request.top_logprobs)
+        return answering.end()
 
     async def _constrained(self, request: Generation, room: int) -> Chunk:
         """Sample under the schema's mask, then score the response without it."""
@@ -157,7 +165,7 @@ class VLLMEngine(ServedEngine):
         version = self.policy_version
         sampled = await self._whole(request, room - 1)
         body = self._scoring(request, sampled)
-        event = await self._upstream.post(_PATH, body, _Event)
+        event = await self._upstream.post(_PATH, body, _EVENTS)
         scores = (event.choices[0].prompt_logprobs or []) if event.choices else []
         scores = scores[len(request.prompt_ids) :]
         if self.policy_version != version or len(scores) != len(sampled.token_ids):
@@ -174,18 +182,23 @@ class VLLMEngine(ServedEngine):
             top=tuple(tops) if request.top_logprobs else (),
         )
 
-    def _arrived(self, answering: Answer, event: _Event, top: int, *, more: bool = False) -> Chunk | None:
+    def _take(self, answering: Answer, event: _Event, top: int) -> None:
         if event.error is not None:
             raise event.error.explained(self.url)
+        if event.usage is not None:
+            answering.expected = event.usage.completion_tokens
         if not event.choices:
-            return None
+            return
         choice = event.choices[0]
         if choice.token_ids is None:
             raise EngineError(f"{self.url} {_TOO_OLD}")
         logprobs = choice.logprobs or _Logprobs([])
-        tops = [_best(_by_id(found), top) for found in logprobs.top_logprobs] if top else ()
-        finish = _finish(choice.finish_reason)
-        return answering.add(choice.token_ids, logprobs.token_logprobs, tops, finish, more=more)
+        tops = [_best(_by_id(found), top) for found in self._tops(logprobs)] if top else ()
+        finish = None if choice.finish_reason is None else _finish(choice.finish_reason)
+        answering.add(choice.token_ids, logprobs.token_logprobs, tops, finish)
+
+    def _tops(self, logprobs: _Logprobs) -> list[dict[str, float]]:
+        return self._upstream.decoded(bytes(logprobs.top_logprobs), _TOPS)
 
     def _body(self, request: Generation, room: int) -> dict[str, Any]:
         sampling = request.sampling
@@ -241,11 +254,6 @@ class VLLMEngine(ServedEngine):
             )
 
 
-def _goes_on(event: _Event) -> bool:
-    """Whether it becomes a chunk now, not at the answer's end."""
-    return bool(event.choices and event.choices[0].token_ids) and event.choices[0].finish_reason is None
-
-
 def _by_id(tokens: dict[str, float]) -> dict[int, float]:
     return {int(token.removeprefix("token_id:")): logprob for token, logprob in tokens.items()}
 
@@ -255,12 +263,10 @@ def _best(logprobs: dict[int, float], count: int) -> Top:
     return tuple(sorted(logprobs.items(), key=itemgetter(1), reverse=True)[:count])
 
 
-def _finish(reason: str | None) -> FinishReason | None:
-    if reason == "length":
-        return "length"
+def _finish(reason: str) -> FinishReason:
     if reason in ("abort", "error"):
         raise EngineError(f"vLLM gave up the request ({reason})")
-    return None if reason is None else "stop"
+    return "length" if reason == "length" else "stop"
 
 
 async def _reports_processed(upstream: Upstream, model: str) -> bool:
@@ -269,13 +275,14 @@ async def _reports_processed(upstream: Upstream, model: str) -> bool:
     for temperature in (1.0, 2.0):
         body = NEUTRAL | {"model": model, "prompt": [1, 2, 3], "max_tokens": 1, "temperature": temperature}
         body |= {"top_p": 1.0, "top_k": 0, "logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True}
-        event = await upstream.post(_PATH, body, _Event)
+        event = await upstream.post(_PATH, body, _EVENTS)
         choice = event.choices[0] if event.choices else _Choice()
         if choice.token_ids is None:
             raise ConfigError(f"{upstream.url} {_TOO_OLD}")
-        if choice.logprobs is None or not choice.logprobs.top_logprobs:
+        tops = upstream.decoded(bytes(choice.logprobs.top_logprobs), _TOPS) if choice.logprobs else []
+        if not tops:
             raise ConfigError(f"{upstream.url} sends no log-probabilities; start it with --max-logprobs of at least 1")
-        likeliest.append(max(choice.logprobs.top_logprobs[0].values()))
+        likeliest.append(max(tops[0].values()))
     if max(likeliest) > NOISE:
         raise ConfigError(f"{upstream.url} reports logits; start it with --logprobs-mode processed_logprobs")
     return abs(likeliest[0] - likeliest[1]) > NOISE

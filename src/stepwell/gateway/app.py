@@ -19,12 +19,14 @@ from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services, logged
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects import DIALECTS
 from stepwell.gateway.dialects.models import model_entry, model_json, models_json
+from stepwell.gateway.dispatch import Dispatch
 from stepwell.gateway.embeddings import EmbeddingsEndpoint
 from stepwell.gateway.exchange import Exchange
 from stepwell.gateway.gate import Gate
 from stepwell.gateway.guard import Guard
 from stepwell.gateway.ingest import Ingest
 from stepwell.gateway.ingest.context import Context
+from stepwell.gateway.ingest.feed import Feed
 from stepwell.gateway.keys import KeyRing
 from stepwell.gateway.observe import Meters
 from stepwell.gateway.openapi import documented
@@ -37,7 +39,8 @@ from stepwell.pool.base import Pool
 from stepwell.rendering.renderer import Renderer
 
 # Clients differ in whether they add /v1 to the base URL, and some add it to one that has it.
-_BASES: Final = [start + end for start, end in product(("", "/t/{trajectory}"), ("/v1", "", "/v1/v1"))]
+_VERSIONS: Final = ("/v1", "", "/v1/v1")
+_BASES: Final = [start + end for start, end in product(("", "/t/{trajectory}"), _VERSIONS)]
 
 # FastAPI, since it has telemetry, would make spans of its own beside ours, and look for a provider on each request.
 _TELEMETRY: Final = {"telemetry": {"tracing": False, "metrics": False, "logs": False}}
@@ -65,31 +68,52 @@ def create_app(
     meters = Meters(engine, gate)
     redact = Redactor(config.redact)
     exchange = Exchange(engine, renderer, pool, sessions, recall, config, redact, meters.stored, meters.stored_failed)
-    app = FastAPI(title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json", **_OWN_SPANS)
-    _add_calls(app, Services(exchange=exchange, gate=gate, meters=meters, redact=redact, config=config))
+    services = Services(exchange=exchange, gate=gate, meters=meters, redact=redact, config=config)
+    app = _Gateway(services, keys)
+    _add_calls(app, services)
     _add_models(app, exchange, engine)
     context = Context(pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size)
     app.include_router(Ingest(context, sessions, config, keys).router())
+    app.include_router(Feed(pool, config).router())
     app.include_router(Operations(engine, pool, gate, meters).router())
     app.openapi = documented(app)  # type: ignore[method-assign]  # the framework's own way to replace it
     app.add_exception_handler(StepwellError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_middleware(Guard, keys=keys)
-    if config.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(_LastResort)
     return app
 
 
-def _add_calls(app: FastAPI, services: Services) -> None:
-    # Plain ASGI endpoints: what a framework does around a function costs more than all that is done here.
+class _Gateway(FastAPI):
+    """FastAPI behind the guard; calls of agents pass by it, because what it does around an endpoint costs more than
+    all that is done here."""
+
+    def __init__(self, services: Services, keys: KeyRing | None) -> None:
+        super().__init__(
+            title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json", **_OWN_SPANS
+        )
+        self.endpoints = {dialect.path: CallEndpoint(services, dialect) for dialect in DIALECTS}
+        """Those of the dialects, by their paths."""
+        paths = product(_VERSIONS, self.endpoints.items())
+        calls = {version + path: endpoint for version, (path, endpoint) in paths}
+        self._door: ASGIApp = Guard(Dispatch(super().__call__, calls), keys)
+        if origins := services.config.cors_origins:
+            self._door = CORSMiddleware(self._door, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await self._door(scope, receive, send)
+
+
+def _add_calls(app: _Gateway, services: Services) -> None:
+    # Also as routes: they answer other methods, and are what the documentation lists.
     routes = app.router.routes
-    for base, dialect in product(_BASES, DIALECTS):
-        routes.append(Route(base + dialect.path, CallEndpoint(services, dialect), methods=["POST"]))
+    for base, (path, endpoint) in product(_BASES, app.endpoints.items()):
+        routes.append(Route(base + path, endpoint, methods=["POST"]))
+    count, embeddings = CountEndpoint(services), EmbeddingsEndpoint(services.config, services.gate)
     for base in _BASES:
-        routes.append(Route(f"{base}/messages/count_tokens", CountEndpoint(services), methods=["POST"]))
-        routes.append(Route(f"{base}/embeddings", EmbeddingsEndpoint(services.config, services.gate), methods=["POST"]))
+        routes.append(Route(f"{base}/messages/count_tokens", count, methods=["POST"]))
+        routes.append(Route(f"{base}/embeddings", embeddings, methods=["POST"]))
         routes.append(WebSocketRoute(f"{base}/responses", _no_websocket))
 
 

@@ -78,7 +78,7 @@ def caller_of(request: Request) -> Caller:
 
 def _first_of_each(headers: Headers) -> dict[str, str]:
     """As a dictionary, which is much faster to look things up in; like in Starlette's, the first of a name counts."""
-    return dict(reversed(headers.items()))
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(headers.raw)}
 
 
 def key_of(headers: Mapping[str, str]) -> str:

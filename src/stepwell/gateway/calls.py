@@ -96,8 +96,8 @@ class CallEndpoint:
         writer = self._dialect.writer(call)
         headers = _headers(started.step_ids, started.trajectory_id)
         headers["x-stepwell-policy-version"] = str(started.policy_version)
-        written = _written(writer, started, events, watch)
-        return EventStream(written, headers, ping=writer.ping(), ping_seconds=self._config.ping_seconds)
+        writing = _Writing(writer, started, watch)
+        return EventStream(events, writing, headers, ping=writer.ping(), ping_seconds=self._config.ping_seconds)
 
 
 class CountEndpoint:
@@ -125,11 +125,7 @@ class CountEndpoint:
 
 
 async def _drain(events: AsyncGenerator[Event, None], choices: int) -> tuple[Answer, ...]:
-    answers: list[Answer] = []
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, Answer):
-                answers.append(event)
+    answers = [event async for event in events if isinstance(event, Answer)]
     if len(answers) != choices:
         raise EngineError("the engine ended without an answer; try again")
     return tuple(sorted(answers, key=lambda answer: answer.choice))
@@ -142,30 +138,39 @@ async def _first(events: AsyncGenerator[Event, None]) -> Started:
     raise EngineError("the engine ended without a token; try again")
 
 
-async def _written(
-    writer: StreamWriter, started: Started, events: AsyncGenerator[Event, None], watch: Watch
-) -> AsyncGenerator[bytes, None]:
-    answers: list[Answer] = []
-    async with aclosing(events):
-        try:
-            yield writer.start(started)
-            async for event in events:
-                if isinstance(event, Delta):
-                    yield writer.delta(event)
-                elif isinstance(event, Started):
-                    yield writer.start(event)
-                else:
-                    answers.append(event)
-                    yield writer.end(event)
-            watch.answered(answers)
-        except (GeneratorExit, asyncio.CancelledError):  # the client left: while we wrote, or while we waited
-            if len(answers) == len(started.step_ids):  # with everything that it wanted
-                watch.answered(answers)
-            raise
-        except Exception as error:  # the status is sent already, so the error goes into the stream
-            problem = logged(error, "a stream")
-            watch.refused(problem)
-            yield writer.error(problem)
+class _Writing:
+    """Writes the answers to one call, and tells `watch` what becomes of them; see `transport.Writing`."""
+
+    def __init__(self, writer: StreamWriter, started: Started, watch: Watch) -> None:
+        """`started` precedes everything that is written."""
+        self._writer = writer
+        self._watch = watch
+        self._begun = writer.start(started)
+        self._expected = len(started.step_ids)
+        self._answers: list[Answer] = []
+
+    def write(self, item: Event) -> bytes:
+        if self._begun:
+            begun, self._begun = self._begun, b""
+            return begun + self.write(item)
+        if isinstance(item, Delta):
+            return self._writer.delta(item)
+        if isinstance(item, Started):
+            return self._writer.start(item)
+        self._answers.append(item)
+        return self._writer.end(item)
+
+    def over(self) -> None:
+        self._watch.answered(self._answers)
+
+    def left(self) -> None:
+        if len(self._answers) == self._expected:  # with everything that it wanted
+            self._watch.answered(self._answers)
+
+    def failed(self, error: Exception) -> bytes:
+        problem = logged(error, "a stream")
+        self._watch.refused(problem)
+        return self._begun + self._writer.error(problem)
 
 
 def _headers(step_ids: "list[str] | tuple[str, ...]", trajectory_id: str) -> dict[str, str]:

@@ -28,6 +28,8 @@ class GatewayConfig(Config):
     """Longest wait for calls under way when the server is told to stop."""
     ping_seconds: float = Field(default=15.0, gt=0)
     """A stream that is silent for so long sends something that clients ignore, so that nothing on the way closes it."""
+    lease_wait_seconds: float = Field(default=600.0, ge=0)
+    """Longest time that a lease waits for data, whatever its `wait`."""
     redact: tuple[str, ...] = ()
     """Regular expressions of what is removed from stored calls and answers; `secrets`: common forms of keys."""
     cors_origins: tuple[str, ...] = ()

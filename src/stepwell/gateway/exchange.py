@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepwell.gateway.redact import Redactor
 from stepwell.gateway.reply import Draft, Prompt, Source, replayed
 from stepwell.gateway.retries import Attempt, Attempts
 from stepwell.gateway.sessions import Session, Sessions, side_of
-from stepwell.pool.base import Pool
+from stepwell.pool.base import Pool, Receipt
 from stepwell.rendering.bridge import Asked, Bridged, bridge, bridge_ids, bridge_text, seen
 from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.renderer import Renderer
@@ -87,40 +88,28 @@ class Exchange:
         self.check_model(call.model)
         asked = await self._recall.asked(call, caller.trajectory_id if caller.confined else None)
         attempt, earlier = self._attempts.begin(call, caller)
-        try:
+        with attempt:
             if earlier is not None:
                 await earlier.settled()
-            if earlier is not None and earlier.step_ids:
-                attempt.steps = earlier.steps
-                for event in await asyncio.to_thread(self._replayed, call, earlier.step_ids):
-                    yield event
-                return
-            async with aclosing(self._fresh(call, caller, asked, attempt, earlier)) as events:
-                async for event in events:
-                    yield event
-        except BaseException:
-            attempt.failed = True
-            raise
-        finally:
-            attempt.commits = [commit for commit in attempt.commits if not commit.done()]  # those done hold their steps
-            attempt.over.set()
-
-    async def _fresh(
-        self, call: ChatCall, caller: Caller, asked: Asked, attempt: Attempt, earlier: Attempt | None
-    ) -> AsyncGenerator[Event, None]:
-        if len(call.body) > _LONG_BODY:
-            await asyncio.to_thread(lambda: asked.keys)  # computed once, and not while streams wait
-        again = earlier.trajectory_id if earlier else ""
-        async with self._sessions.use(caller, call, asked, again) as session:
-            attempt.trajectory_id = session.info.id
-            turn = _Turn(call=call, caller=caller, asked=asked, session=session, attempt=attempt)
-            try:
-                async with aclosing(self._play(turn)) as events:
+                if earlier.step_ids:
+                    attempt.steps = earlier.steps
+                    for event in await asyncio.to_thread(self._replayed, call, earlier.step_ids):
+                        yield event
+                    return
+            if len(call.body) > _LONG_BODY:
+                await asyncio.to_thread(lambda: asked.keys)  # computed once, and not while streams wait
+            again = earlier.trajectory_id if earlier else ""
+            async with self._sessions.use(caller, call, asked, again) as session:
+                attempt.trajectory_id = session.info.id
+                turn = _Turn(call=call, caller=caller, asked=asked, session=session, attempt=attempt)
+                async with aclosing(self._sampled(turn, await self._drafts(turn))) as events:
                     async for event in events:
                         yield event
-            except BaseException:
-                self._sessions.attempted(caller.scope, asked, session.info.id)
-                raise
+
+    def _sampled(self, turn: _Turn, drafts: Sequence[Draft]) -> AsyncGenerator[Event, None]:
+        step_ids = tuple(draft.step_id for draft in drafts)
+        streams = [self._choice(turn, draft, step_ids) for draft in drafts]
+        return streams[0] if len(streams) == 1 else _merged(streams)
 
     def check_model(self, model: str) -> None:
         """Raise UnknownModel unless calls may name `model`."""
@@ -134,14 +123,6 @@ class Exchange:
         asked = await self._recall.asked(call)
         text = await asyncio.to_thread(self._renderer.text, asked.messages, asked.tools, asked.options)
         return len(await asyncio.to_thread(self._renderer.encode, text))
-
-    async def _play(self, turn: _Turn) -> AsyncGenerator[Event, None]:
-        drafts = await self._drafts(turn)
-        step_ids = tuple(draft.step_id for draft in drafts)
-        streams = [self._choice(turn, draft, step_ids) for draft in drafts]
-        async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as events:
-            async for event in events:
-                yield event
 
     async def _drafts(self, turn: _Turn) -> list[Draft]:
         prompt = await self._prompt(turn)
@@ -251,37 +232,54 @@ class Exchange:
 
     async def _store(self, turn: _Turn, draft: Draft, finish_reason: FinishReason) -> Step:
         """Store what was sampled. That goes through even if the caller is cancelled meanwhile."""
-        step = draft.step(turn.session.take_index(), turn.session.info.id, finish_reason, self._redact)
-        commit = asyncio.ensure_future(self._commit(turn, draft, step))
-        commit.add_done_callback(_looked_at)
-        turn.attempt.commits.append(commit)
-        return await asyncio.shield(commit)
-
-    async def _commit(self, turn: _Turn, draft: Draft, step: Step) -> Step:
-        session, prompt = turn.session, draft.prompt
+        session = turn.session
+        step = draft.step(session.take_index(), session.info.id, finish_reason, self._redact)
         records: list[Record] = [step] if session.opened else [session.info, step]
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        commit = asyncio.wrap_future(self._pool.append(records))
         session.appends += 1
+        commit.add_done_callback(partial(self._settle, turn, draft, step, told))
+        turn.attempt.commits.append(commit)
+        await told  # which is cancelled together with the caller, unlike the commit
+        return step
+
+    def _settle(
+        self,
+        turn: _Turn,
+        draft: Draft,
+        step: Step,
+        told: "asyncio.Future[None]",
+        commit: "asyncio.Future[list[Receipt]]",
+    ) -> None:
+        """The pool has stored a step, or refused it: whoever waits for it is told of that."""
+        turn.session.appends -= 1
         try:
-            receipts = await asyncio.wrap_future(self._pool.append(records))
-            if receipts[-1].error is not None:
-                raise receipts[-1].error
+            receipt = commit.result()[-1]
+            if receipt.error is not None:
+                raise receipt.error
         except BaseException as error:
-            session.fresh = False
+            turn.session.fresh = False
             if isinstance(error, PoolError):
                 self._stored_failed()
-            raise
-        finally:
-            session.appends -= 1
-        session.opened = True
+            if not told.done():
+                told.set_exception(error)
+            return
+        turn.session.opened = True
         if step.finish_reason != "abort":
             turn.attempt.steps[draft.choice] = step.id
+        if not told.done():
+            told.set_result(None)
+        # In the same round of the loop as the answer, and after it: the next call cannot be here before.
+        told.get_loop().call_soon(self._remember, turn, draft, step)
+
+    def _remember(self, turn: _Turn, draft: Draft, step: Step) -> None:
+        session, prompt = turn.session, draft.prompt
         self._stored(step, prompt.bridged.reused)
         ids, answer = step.response_ids, draft.message
         known = seen(
             self._renderer, step.id, turn.asked, prompt.bridged, ids, answer, prompt.prefill, prompt.prefill_ids
         )
         self._sessions.remember(session, turn.caller.scope, known)
-        return step
 
     def _replayed(self, call: ChatCall, step_ids: tuple[str, ...]) -> list[Event]:
         """The answer that is stored already, once more."""
@@ -300,12 +298,6 @@ class Exchange:
             pieces = tuple(pieces_of(answer.message))
             events += [start, Delta(choice=choice, pieces=pieces, tokens=answer.tokens), answer]
         return events
-
-
-def _looked_at(commit: "asyncio.Task[Step]") -> None:
-    """Whoever waits for it is told of its failure; if nobody does, that is no error of its own."""
-    if not commit.cancelled():
-        commit.exception()
 
 
 def _started(turn: _Turn, draft: Draft, step_ids: tuple[str, ...], policy_version: int) -> Started:

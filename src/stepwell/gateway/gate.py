@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 from typing import Final, Literal
 
 from stepwell.errors import RateLimited, Unavailable
@@ -30,14 +29,17 @@ class Gate:
         self.waiting = 0
         """Calls that wait for the end of a pause."""
 
-    @contextlib.asynccontextmanager
-    async def passing(self, principal: Principal) -> AsyncIterator[None]:
-        """A call, for as long as the block lasts.
+    def passing(self, principal: Principal) -> "_Passage":
+        """A call, for as long as an `async with` block lasts.
 
         Raises:
             RateLimited: too many calls run, or the key's quota is used up.
             Unavailable: the gateway drains, or a pause lasts too long.
         """
+        return _Passage(self, principal)
+
+    async def enter(self, principal: Principal) -> None:
+        """Begin a call, which must `leave`. Raises as `passing`."""
         self._charge(principal)
         if self.state != "open":
             await self._wait()
@@ -45,12 +47,12 @@ class Gate:
             raise RateLimited(f"{self.running} calls are under way, which is the limit; try again", retry_after=1.0)
         self.running += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.running -= 1
-            if not self.running:
-                self._idle.set()
+
+    def leave(self) -> None:
+        """End a call."""
+        self.running -= 1
+        if not self.running:
+            self._idle.set()
 
     def pause(self) -> None:
         """Let calls under way end, and new ones wait until `resume`."""
@@ -94,6 +96,20 @@ class Gate:
         if wait > 0:
             message = f"the key {principal.name!r} may make {principal.calls_per_minute} calls a minute; try again"
             raise RateLimited(message, retry_after=wait)
+
+
+class _Passage:
+    """What `contextlib` would make of a generator, for a tenth of the time."""
+
+    def __init__(self, gate: Gate, principal: Principal) -> None:
+        self._gate = gate
+        self._principal = principal
+
+    async def __aenter__(self) -> None:
+        await self._gate.enter(self._principal)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gate.leave()
 
 
 class _Quota:

@@ -7,6 +7,7 @@ route; a browser that looks at the dashboard sends it as the password of HTTP's 
 import base64
 import binascii
 import re
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -26,7 +27,7 @@ _OPEN: Final = ("/health", "/ready")
 _PROBE: Final = "/api/hello"
 _COUNT: Final = CountTokens()
 _AGENT: Final = frozenset([*(dialect.path for dialect in DIALECTS), _COUNT.path, "/embeddings", "/models"])
-_WRITES: Final = ("steps", "trajectories", "groups", "rewards", "events", "feedback", "sessions")
+_WRITES: Final = ("steps", "trajectories", "groups", "rewards", "curation", "events", "feedback", "sessions")
 EVERYBODY: Final = Principal(name="", scopes=frozenset({"admin"}))
 """Who calls a gateway that has no keys."""
 
@@ -55,18 +56,15 @@ class Guard:
         self._app = app
         self._keys = keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass the request on, or refuse it."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        try:
-            principal = self._admitted(scope)
-        except StepwellError as error:
-            await _refuse(scope, send, error)
-            return
-        scope.setdefault("state", {})["principal"] = principal
-        await self._app(scope, receive, send)
+        if scope["type"] in ("http", "websocket"):
+            try:
+                principal = self._admitted(scope)
+            except StepwellError as error:
+                return _refuse(scope, send, error)
+            scope.setdefault("state", {})["principal"] = principal
+        return self._app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> Principal:
         if self._keys is None:

@@ -7,6 +7,7 @@ a configured SDK they cost next to nothing and go nowhere.
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from opentelemetry import propagate, trace
@@ -64,6 +65,11 @@ class Meters:
             registry=registry,
         )
         self._prompt, self._cached, self._response = map(self.tokens.labels, ("prompt", "cached", "response"))
+        # to find a child costs as much as to count on it, and there are few of them
+        self.call_with = lru_cache(256)(self.calls.labels)
+        self.seconds_with = lru_cache(256)(self.seconds.labels)
+        self.first_with = lru_cache(256)(self.first.labels)
+        self._step_with = lru_cache(256)(self.steps.labels)
         running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
         running.set_function(lambda: gate.running)
         waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)
@@ -74,7 +80,7 @@ class Meters:
     def stored(self, step: Step, cached: int) -> None:
         """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
         self.pool_failed_at = None
-        self.steps.labels(step.finish_reason, step.fork, step.side, step.token_source).inc()
+        self._step_with(step.finish_reason, step.fork, step.side, step.token_source).inc()
         self._prompt.inc(len(step.prompt_ids))
         self._cached.inc(cached)
         self._response.inc(len(step.response_ids))
@@ -98,9 +104,7 @@ class Watch:
         self._dialect = dialect
         self._begun = time.perf_counter()
         self._ended = False
-        self._span = trace.get_tracer("stepwell.gateway").start_span(
-            "chat", context=propagate.extract(headers), kind=SpanKind.SERVER
-        )
+        self._span = _span(headers)
 
     def asked(self, call: ChatCall) -> None:
         """The request is understood."""
@@ -119,7 +123,7 @@ class Watch:
 
     def first_token(self) -> None:
         """The first token of a stream is there."""
-        self._meters.first.labels(self._dialect).observe(time.perf_counter() - self._begun)
+        self._meters.first_with(self._dialect).observe(time.perf_counter() - self._begun)
 
     def answered(self, answers: Sequence[Answer]) -> None:
         """The call has its answer."""
@@ -156,8 +160,8 @@ class Watch:
 
     def _end(self, outcome: str, failure: str) -> None:
         self._ended = True
-        self._meters.calls.labels(self._dialect, outcome).inc()
-        self._meters.seconds.labels(self._dialect).observe(time.perf_counter() - self._begun)
+        self._meters.call_with(self._dialect, outcome).inc()
+        self._meters.seconds_with(self._dialect).observe(time.perf_counter() - self._begun)
         if failure and self._span.is_recording():
             self._span.set_attribute("error.type", outcome)
             self._span.set_status(StatusCode.ERROR, failure)
@@ -166,6 +170,13 @@ class Watch:
     def _line(self, outcome: str) -> dict[str, object]:
         milliseconds = round((time.perf_counter() - self._begun) * 1e3, 1)
         return {"dialect": self._dialect, "outcome": outcome, "ms": milliseconds}
+
+
+def _span(headers: Mapping[str, str]) -> trace.Span:
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return trace.INVALID_SPAN  # nobody has set up an SDK: not even the headers need be read
+    tracer = trace.get_tracer("stepwell.gateway")
+    return tracer.start_span("chat", context=propagate.extract(headers), kind=SpanKind.SERVER)
 
 
 def _sampled(step: Step) -> int:

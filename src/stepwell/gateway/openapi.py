@@ -12,13 +12,23 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from stepwell.gateway.ingest.feed import SENT
 from stepwell.gateway.ingest.feedback import EventWire, FeedbackWire
 from stepwell.gateway.ingest.views import ErrorAnswer
-from stepwell.gateway.ingest.wire import EndWire, GroupWire, RewardWire, SessionWire, StepWire, TrajectoryWire
+from stepwell.gateway.ingest.wire import (
+    CurationWire,
+    EndWire,
+    GroupWire,
+    RewardWire,
+    SessionWire,
+    StepWire,
+    TrajectoryWire,
+)
 
 _Shape = dict[str, Any]
 _REF: Final = "#/components/schemas/"
-_SENT: Final = (GroupWire, TrajectoryWire, StepWire, RewardWire, EndWire, SessionWire, FeedbackWire, EventWire)
+_RECORDS: Final = (GroupWire, TrajectoryWire, StepWire, RewardWire, CurationWire, EndWire, SessionWire)
+_SENT: Final = (*_RECORDS, FeedbackWire, EventWire, *SENT)
 _ERRORS: Final = {
     "400": "The request is wrong; the message names the field and the remedy.",
     "401": "No key, or one that is not known here.",

@@ -14,6 +14,7 @@ from stepwell.errors import (
     Forbidden,
     InvalidRecord,
     InvalidRequest,
+    NoProducer,
     NotFound,
     PoolError,
     RateLimited,
@@ -71,6 +72,7 @@ STATUS: Final[dict[type[StepwellError], tuple[int, str, str]]] = {
     EngineTimeout: (504, _SERVER, "engine_timeout"),
     EngineError: (503, _SERVER, "engine_error"),
     Unavailable: (503, _SERVER, "unavailable"),
+    NoProducer: (503, _SERVER, "no_producer"),
     PoolError: (507, _SERVER, "pool_error"),
 }
 

@@ -105,7 +105,6 @@ class Draft:
         self._tops: list[tuple[tuple[int, float], ...]] = []
         self._versions: list[int] = []
         self._shown = 0  # tokens that a delta has carried
-        self._shown_pieces = 0
         self._finish: FinishReason | None = None
         self._called = False  # the one call that is allowed is complete
         self._reasoning_tokens = 0
@@ -114,6 +113,8 @@ class Draft:
         self.step_id: Final = new_id("step")
         self.generation = generation
         self.ids: list[int] = []
+        self.message = Message(role="assistant")
+        """The answer, once it is finished."""
 
     @property
     def stopped(self) -> bool:
@@ -141,50 +142,37 @@ class Draft:
         self._finish = chunk.finish_reason
         self._latency = time.perf_counter() - self._arrived
         text = self._decoder.feed(ids)
-        if text:
-            self._add(self._parsed(text), len(ids))
-        return None if chunk.more else self._shown_now()
+        if text and self._call.stop:
+            text = self._stop.feed(text)
+        return self._certain(self._parser.feed(text), len(ids)) if text else None
 
     def finish(self) -> Delta | None:
         """Sampling is over: the rest of what the client may see."""
         text = self._stop.feed(self._decoder.finish()) + self._stop.finish()
-        if text:
-            self._add(self._kept(self._parser.feed(text)), 0)
-        self._add(self._kept(self._parser.finish()), 0)
-        return self._shown_now()
+        rest = self._certain([*(self._parser.feed(text) if text else ()), *self._parser.finish()], 0)
+        self.message = message_of(self._pieces)
+        return rest
 
-    def _parsed(self, text: str) -> list[Piece]:
-        return self._kept(self._parser.feed(self._stop.feed(text)))
+    def _certain(self, pieces: list[Piece], tokens: int) -> Delta | None:
+        """Add pieces, the last `tokens` of the answer."""
+        if not self._call.tool_choice.parallel:
+            pieces = self._until_called(pieces)
+        if not pieces:
+            return None
+        self._pieces += pieces
+        if type(pieces[-1]) is ReasoningPiece:
+            self._reasoning_tokens += tokens
+        shown = self._new_tokens() if self._call.logprobs else ()
+        return Delta(choice=self.choice, pieces=tuple(pieces), tokens=shown)
 
-    def _kept(self, pieces: list[Piece]) -> list[Piece]:
+    def _until_called(self, pieces: list[Piece]) -> list[Piece]:
         """Without what follows the only call that the client allows."""
-        if self._call.tool_choice.parallel:
-            return pieces
         kept: list[Piece] = []
         for piece in pieces:
             if not self._called:
                 kept.append(piece)
                 self._called = isinstance(piece, CallClosed)
         return kept
-
-    def _add(self, pieces: list[Piece], tokens: int) -> None:
-        if pieces:
-            self._pieces += pieces
-            if isinstance(pieces[-1], ReasoningPiece):
-                self._reasoning_tokens += tokens
-
-    def _shown_now(self) -> Delta | None:
-        """What no delta has carried yet."""
-        pieces = tuple(self._pieces[self._shown_pieces :])
-        if not pieces:
-            return None
-        self._shown_pieces = len(self._pieces)
-        return Delta(choice=self.choice, pieces=pieces, tokens=self._new_tokens())
-
-    @property
-    def message(self) -> Message:
-        """The assistant message as far as it is certain."""
-        return message_of(self._pieces)
 
     def step(
         self, index: int, trajectory_id: str, finish_reason: FinishReason, redact: Callable[[bytes], bytes]
@@ -230,7 +218,7 @@ class Draft:
             stop=self._stop.found,
             cached_tokens=self.prompt.bridged.reused,
             reasoning_tokens=self._reasoning_tokens,
-            tokens=self._tokens(0),
+            tokens=self._tokens(0) if self._call.logprobs else (),
         )
 
     def _new_tokens(self) -> tuple[Token, ...]:
@@ -238,8 +226,6 @@ class Draft:
         return self._tokens(start)
 
     def _tokens(self, start: int) -> tuple[Token, ...]:
-        if not self._call.logprobs:
-            return ()
         tops = self._tops[start:] or [()] * (len(self.ids) - start)
         return tuple(
             self._token(token_id, logprob, top)

@@ -15,7 +15,7 @@ from typing import Final
 
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
-from stepwell.types import Step
+from stepwell.pool.base import Receipt
 
 _KEPT: Final = 4096
 _SECONDS: Final = 900.0
@@ -30,17 +30,27 @@ class Attempt:
     choices: int = 1
     steps: dict[int, str] = field(default_factory=dict)
     """By choice: the steps that are stored and whole."""
-    commits: "list[asyncio.Task[Step]]" = field(default_factory=list)
+    commits: "list[asyncio.Future[list[Receipt]]]" = field(default_factory=list)
     """Steps on their way to the pool, which get there even if the client is gone."""
     failed: bool = False
     """Whether its client got no whole answer."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing of it is under way any more, but for its `commits`."""
     at: float = field(default_factory=time.monotonic)
 
     @property
     def step_ids(self) -> tuple[str, ...]:
         """Of all choices, in order; empty unless each of them is whole."""
         return tuple(self.steps[choice] for choice in range(self.choices)) if len(self.steps) == self.choices else ()
+
+    def __enter__(self) -> "Attempt":
+        """Play it in a `with` block: how that ends is how the attempt ended."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.failed = kind is not None
+        self.commits = [commit for commit in self.commits if not commit.done()]  # those done hold their steps
+        self.over.set()
 
     async def settled(self) -> None:
         """Wait until nothing of it is under way any more."""

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -14,6 +14,7 @@ from stepwell.errors import InvalidRequest
 from stepwell.gateway.problems import BodyTooLarge, BodyTooSlow
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item", contravariant=True)
 CLIENT_CLOSED: Final = 499
 
 
@@ -37,18 +38,26 @@ async def read_body(request: Request, limit: int, seconds: float = 60.0) -> byte
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
         raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
-    body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
-                    raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
+            return await _all_pieces(request.receive, limit)
     except TimeoutError as error:
         raise BodyTooSlow(f"the body did not arrive within {seconds:g} s") from error
-    except ClientDisconnect as error:
-        raise ClientGone from error
-    return bytes(body)
+
+
+async def _all_pieces(receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        more = message.get("more_body", False)
+        if size > limit:
+            raise BodyTooLarge(f"the body is over {limit} bytes; send less, or raise gateway.max_body_bytes")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def parse_json(body: bytes, *, allow_nan: bool = False) -> Any:
@@ -68,33 +77,37 @@ def parse_json(body: bytes, *, allow_nan: bool = False) -> Any:
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T], *signs: Coroutine[Any, Any, None]) -> _T:
     """The result of `work`, which is cancelled if the client disconnects first, or one of `signs` of that ends.
 
+    It runs in a task of its own: what wakes up for each token should not have to pass all that is around a call.
+
     Raises:
         ClientGone: so it was; `work` has finished its clean-up.
     """
-    task = asyncio.current_task()
+    task = asyncio.ensure_future(work)
     gone = False
 
-    def leave(_: object) -> None:
+    def leave(watcher: "asyncio.Future[None]") -> None:
         nonlocal gone
         gone = True
-        if task is not None:
+        if not task.cancelling():  # else it cleans up already
             task.cancel()
+        if not watcher.cancelled():
+            watcher.exception()  # whatever it is, the client cannot be told
 
     watchers = [asyncio.ensure_future(sign) for sign in (_disconnected(receive), *signs)]
     for watcher in watchers:
         watcher.add_done_callback(leave)
     try:
-        return await work
+        return await task
     except asyncio.CancelledError:
-        # Somebody else may want this task to end as well; then that is what happens.
-        if gone and task is not None and task.uncancel() == 0:
+        # Somebody else may want the caller's task to end as well; then that is what happens.
+        current = asyncio.current_task()
+        if gone and current is not None and not current.cancelling():
             raise ClientGone from None
         raise
     finally:
         for watcher in watchers:
             watcher.remove_done_callback(leave)
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+            watcher.cancel()  # without waiting for it: there is nothing that it cleans up
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -108,8 +121,28 @@ _PATIENCE: Final = 2
 """Beats after which an event that cannot be sent means that nobody reads."""
 
 
-class EventStream(Response):
-    """Server-sent events from a generator, which is closed at once when the client leaves.
+class Writing(Protocol[_Item]):
+    """How a stream is written, and what becomes of it."""
+
+    def write(self, item: _Item) -> bytes:
+        """An item in wire form, possibly nothing. On the hot path: called once per token."""
+        ...
+
+    def over(self) -> None:
+        """All items are sent."""
+        ...
+
+    def left(self) -> None:
+        """The client left before that."""
+        ...
+
+    def failed(self, error: Exception) -> bytes:
+        """There will be no more items: what to send instead."""
+        ...
+
+
+class EventStream(Response, Generic[_Item]):
+    """Server-sent events made of the items of a generator, which is closed at once when the client leaves.
 
     A client that takes nothing for two beats, although there is something to take, counts as gone as well: it may keep
     its connection open for ever.
@@ -117,38 +150,48 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        items: AsyncGenerator[_Item, None],
+        writing: Writing[_Item],
         headers: Mapping[str, str],
         *,
         ping: bytes = b": ping\n\n",
         ping_seconds: float = 15.0,
     ) -> None:
-        """Send `events`, each already in wire form, and `ping` whenever there was none for a beat, `ping_seconds`."""
+        """Send `items` as `writing` has them, and `ping` whenever there was none for a beat, `ping_seconds`."""
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         self.raw_headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             *((name, value) for name, value in self.raw_headers if name != b"content-length"),
         ]
-        self._events = events
+        self._items = items
+        self._writing = writing
         self._ping = ping
         self._ping_seconds = ping_seconds
         self._flow: _Flow = "sending"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Answer one request."""
-        with contextlib.suppress(ClientGone):
-            await unless_gone(receive, self._send_all(send), self._stalled(send))
+        async with contextlib.aclosing(self._items):
+            with contextlib.suppress(ClientGone):
+                await unless_gone(receive, self._send_all(send), self._stalled(send))
 
     async def _send_all(self, send: Send) -> None:
+        rest = b""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._flow = "sent"
-        async with contextlib.aclosing(self._events) as events:
-            async for event in events:
-                self._flow = "sending"
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-                self._flow = "sent"
+        try:
+            async for item in self._items:
+                if data := self._writing.write(item):
+                    self._flow = "sending"
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    self._flow = "sent"
+            self._writing.over()
+        except (asyncio.CancelledError, OSError):  # servers may raise the latter when they cannot send
+            self._writing.left()
+            raise
+        except Exception as error:  # the status is sent already, so the error goes into the stream
+            rest = self._writing.failed(error)
         self._flow = "sending"
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def _stalled(self, send: Send) -> None:
         """Keep a quiet stream open with pings; return when the client takes nothing any more."""

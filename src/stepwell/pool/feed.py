@@ -1,118 +1,161 @@
-"""Handing ready groups to consumers: each group to each consumer, held by one lease at a time, until acknowledged.
+"""Handing units to consumers: each unit to each consumer, held by one lease at a time, until acknowledged.
 
-All of it runs inside the writer's transaction, so two leases never take the same group. `deliveries` has at most one
-row per (consumer, group): the lease that has the group last, and when it may be given again.
+All of it runs inside the writer's transaction, which holds the lock of the cursor, so two leases never take the same
+unit. `deliveries` has at most one row per (consumer, epoch, unit): the lease that has it last and when it may be given
+again, or why the consumer never gets it. What a consumer is done with lies behind its *frontier*, so a lease costs the
+same in a pool of a million steps as in a small one.
 """
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from stepwell.errors import Conflict, InvalidRequest, NotFound
-from stepwell.pool.codec import storable
-from stepwell.pool.queries import select_in
-from stepwell.pool.schema import deliveries, groups, leases
+from stepwell.errors import Conflict, NotFound
+from stepwell.pool import ingest
+from stepwell.pool.candidates import Candidate, offered
+from stepwell.pool.lease import LeaseSpec, Unit
+from stepwell.pool.schema import deliveries, leases, updates
+from stepwell.pool.sifting import Sifted, sizes
 from stepwell.types import new_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a consumer asks for; see `Pool.lease`."""
-
-    consumer: str
-    limit: int
-    seconds: float
-    min_policy_version: int
-    group_ids: tuple[str, ...]
-    channel: str | None
-
-    def __post_init__(self) -> None:
-        if not self.consumer or not all(map(storable, (self.consumer, self.channel or "", *self.group_ids))):
-            raise InvalidRequest("a lease needs the name of its consumer, and names without NUL or lone surrogates")
-        if self.limit < 1:
-            raise InvalidRequest(f"limit of a lease must be at least 1, got {self.limit}")
-        if not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise InvalidRequest(f"seconds of a lease must be positive and finite, got {self.seconds}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A lease as it is stored: the groups are named by their cursors."""
+    """A lease as it is stored: units and their members are named by their cursors."""
 
     id: str
     expires_at: float
     """Unix time in seconds."""
-    groups: tuple[int, ...]
+    unit: Unit
+    """What they are."""
+    units: tuple[Candidate, ...]
 
 
-def claim(connection: sa.Connection, wish: Wish, now: float) -> Claim:
-    """Take up to `limit` groups for the consumer, the first opened first; `now` is Unix time in seconds.
+def claim(connection: sa.Connection, spec: LeaseSpec, now: float) -> Claim:
+    """Take for the consumer what `spec` asks for; `now` is Unix time in seconds.
 
-    An empty lease is stored too, so that it can be acknowledged; it is swept away once it has expired.
+    Units that it will never get are dropped for it on the way. An empty lease is stored too, so that it can be
+    acknowledged; it is swept away once it has expired.
+
+    Raises:
+        NotFound: there is no such dataset.
     """
-    lease = Claim(id=new_id("lease"), expires_at=now + wish.seconds, groups=_available(connection, wish, now))
-    idle = sa.delete(leases).where(leases.c.consumer == wish.consumer, leases.c.size == 0, leases.c.expires_at <= now)
+    ingest.lock_cursor(connection)
+    offer = offered(connection, spec, _floor(connection, spec), now)
+    taken, dropped = _chosen(spec, offer.candidates)
+    lease = Claim(id=new_id("lease"), expires_at=now + spec.seconds, unit=offer.unit, units=tuple(taken))
+    idle = sa.delete(leases).where(leases.c.consumer == spec.consumer, leases.c.size == 0, leases.c.expires_at <= now)
     connection.execute(idle)
-    row = {"id": lease.id, "consumer": wish.consumer, "size": len(lease.groups), "state": "held"}
+    row = {"id": lease.id, "consumer": spec.consumer, "epoch": spec.epoch, "size": len(taken), "state": "held"}
     connection.execute(sa.insert(leases), [{**row, "expires_at": lease.expires_at}])
-    if lease.groups:
-        _deliver(connection, wish.consumer, lease)
+    left_out = [pair for unit in taken for pair in unit.left_out]
+    out = [*((unit.cursor, unit.dropped) for unit in dropped), *left_out]
+    _deliver(connection, spec, [*(_given(unit, lease) for unit in taken), *(_dropped(*pair) for pair in out)])
     return lease
 
 
-def _available(connection: sa.Connection, wish: Wish, now: float) -> tuple[int, ...]:
-    delivered = sa.and_(deliveries.c.group_cursor == groups.c.cursor, deliveries.c.consumer == wish.consumer)
-    statement = (
-        sa.select(groups.c.cursor)
-        .outerjoin(deliveries, delivered)
-        .where(groups.c.ready_cursor.is_not(None))
-        .where(sa.or_(groups.c.ready_version.is_(None), groups.c.ready_version >= wish.min_policy_version))
-        .where(sa.or_(deliveries.c.lease_id.is_(None), deliveries.c.free_at <= now))
-        .order_by(groups.c.cursor)
-        .limit(wish.limit)
-    )
-    if wish.channel is not None:
-        statement = statement.where(groups.c.channel == wish.channel)
-    if not wish.group_ids:
-        return tuple(connection.scalars(statement))
-    chosen = sorted(row.cursor for row in select_in(connection, statement, groups.c.id, wish.group_ids))
-    return tuple(chosen[: wish.limit])
+def _floor(connection: sa.Connection, spec: LeaseSpec) -> int:
+    """The oldest policy version that is fresh enough."""
+    if spec.max_staleness is None:
+        return 0
+    newest = spec.policy_version
+    if newest is None:
+        newest = connection.scalar(sa.select(sa.func.max(updates.c.policy_version))) or 0
+    return newest - spec.max_staleness
 
 
-def _deliver(connection: sa.Connection, consumer: str, lease: Claim) -> None:
-    gone = sa.delete(deliveries).where(
-        deliveries.c.consumer == consumer, deliveries.c.group_cursor == sa.bindparam("given")
+def _chosen(spec: LeaseSpec, candidates: Iterator[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+    """What is handed over, within the budget, and what is dropped on the way there."""
+    taken: list[Candidate] = []
+    dropped: list[Candidate] = []
+    steps = tokens = 0
+    for unit in candidates:
+        if unit.dropped:
+            dropped.append(unit)
+            continue
+        steps, tokens = steps + unit.steps, tokens + unit.tokens
+        full = _over(steps, spec.max_steps) or _over(tokens, spec.max_tokens)
+        if taken and full:
+            break
+        taken.append(unit)
+        if full or len(taken) == spec.limit:
+            break
+    return taken, dropped
+
+
+def _over(count: int, most: int | None) -> bool:
+    return most is not None and count > most
+
+
+def _given(unit: Candidate, lease: Claim) -> dict[str, object]:
+    return {"unit_cursor": unit.cursor, "lease_id": lease.id, "free_at": lease.expires_at, "dropped": "",
+            "steps": unit.steps, "tokens": unit.tokens}  # fmt: skip
+
+
+def _dropped(cursor: int, reason: str) -> dict[str, object]:
+    return {"unit_cursor": cursor, "lease_id": None, "free_at": None, "dropped": reason,
+            "steps": 0, "tokens": 0}  # fmt: skip
+
+
+def _deliver(connection: sa.Connection, spec: LeaseSpec, rows: list[dict[str, object]]) -> None:
+    if not rows:
+        return
+    before = sa.delete(deliveries).where(
+        deliveries.c.consumer == spec.consumer,
+        deliveries.c.epoch == spec.epoch,
+        deliveries.c.unit_cursor == sa.bindparam("given"),
     )
-    connection.execute(gone, [{"given": group} for group in lease.groups])
-    row = {"consumer": consumer, "lease_id": lease.id, "free_at": lease.expires_at}
-    connection.execute(sa.insert(deliveries), [{**row, "group_cursor": group} for group in lease.groups])
+    connection.execute(before, [{"given": row["unit_cursor"]} for row in rows])
+    owner = {"consumer": spec.consumer, "epoch": spec.epoch}
+    connection.execute(sa.insert(deliveries), [{**owner, **row} for row in rows])
+
+
+def leave_out(connection: sa.Connection, spec: LeaseSpec, lease_id: str, units: Sequence[Sifted]) -> None:
+    """Take out of a lease that was just made what the rules refuse. Does the same when it is done again."""
+    own = deliveries.c.lease_id == lease_id
+    for one in units:
+        if one.group is not None and one.out:
+            steps, tokens = sizes(one.group)
+            of_unit = sa.update(deliveries).where(own, deliveries.c.unit_cursor == one.unit.cursor)
+            connection.execute(of_unit.values(steps=steps, tokens=tokens))
+    _deliver(connection, spec, [_dropped(*pair) for one in units for pair in one.out])
+    left = sum(one.group is not None for one in units)
+    connection.execute(sa.update(leases).where(leases.c.id == lease_id).values(size=left))
 
 
 def acknowledge(connection: sa.Connection, lease_id: str) -> None:
-    """The consumer is done with all groups of the lease, or with none of them if it raises. Idempotent.
+    """The consumer is done with all units of the lease, or with none of them if it raises. Idempotent.
 
-    A lease that expired can still be acknowledged while none of its groups was handed over again.
+    A lease that expired can still be acknowledged while none of its units was handed over again.
 
     Raises:
         NotFound: there is no such lease.
-        Conflict: it was released, or it expired and a group of it was handed over again.
+        Conflict: it was released, or it expired and a unit of it was handed over again.
     """
     state, size = _lease(connection, lease_id)
     if state == "acknowledged":
         return
-    if state == "released":
-        raise Conflict(f"lease {lease_id!r} was released; lease the groups again")
-    own = sa.update(deliveries).where(deliveries.c.lease_id == lease_id).values(free_at=None)
-    if connection.execute(own).rowcount != size:
-        raise Conflict(
-            f"lease {lease_id!r} expired and its groups were handed over again; drop them or lease for longer"
-        )
+    _require_held(lease_id, state)
+    _touch(connection, lease_id, size, None)
     _close(connection, lease_id, "acknowledged")
 
 
+def extend(connection: sa.Connection, lease_id: str, until: float) -> None:
+    """Hold the units of the lease until `until`, Unix time in seconds.
+
+    Raises:
+        NotFound: there is no such lease.
+        Conflict: it was acknowledged or released, or it expired and a unit of it was handed over again.
+    """
+    state, size = _lease(connection, lease_id)
+    _require_held(lease_id, state)
+    _touch(connection, lease_id, size, until)
+    connection.execute(sa.update(leases).where(leases.c.id == lease_id).values(expires_at=until))
+
+
 def release(connection: sa.Connection, lease_id: str) -> None:
-    """Make the groups that the lease still holds available at once. Idempotent; an acknowledged lease stays so.
+    """Make the units that the lease still holds available at once. Idempotent; an acknowledged lease stays so.
 
     Raises:
         NotFound: there is no such lease.
@@ -123,6 +166,11 @@ def release(connection: sa.Connection, lease_id: str) -> None:
         _close(connection, lease_id, "released")
 
 
+def exists(connection: sa.Connection, lease_id: str) -> bool:
+    """Whether there is such a lease."""
+    return connection.scalar(sa.select(leases.c.id).where(leases.c.id == lease_id)) is not None
+
+
 def release_all(connection: sa.Connection, consumer: str) -> int:
     """`release` every lease that the consumer still holds; gives their number."""
     held = sa.select(leases.c.id).where(leases.c.consumer == consumer, leases.c.state == "held")
@@ -130,6 +178,19 @@ def release_all(connection: sa.Connection, consumer: str) -> int:
     for lease_id in lease_ids:
         release(connection, lease_id)
     return len(lease_ids)
+
+
+def _require_held(lease_id: str, state: str) -> None:
+    if state != "held":
+        raise Conflict(f"lease {lease_id!r} was {state}; lease again")
+
+
+def _touch(connection: sa.Connection, lease_id: str, size: int, free_at: float | None) -> None:
+    own = sa.update(deliveries).where(deliveries.c.lease_id == lease_id).values(free_at=free_at)
+    if connection.execute(own).rowcount != size:
+        raise Conflict(
+            f"lease {lease_id!r} expired and its units were handed over again; drop them or lease for longer"
+        )
 
 
 def _lease(connection: sa.Connection, lease_id: str) -> tuple[str, int]:

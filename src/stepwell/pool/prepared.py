@@ -5,6 +5,7 @@ much as SQLite needs to run one. Here the SQL text is made once per dialect, fro
 to the driver. Only plain columns may be selected, as no result is converted.
 """
 
+import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,8 +13,34 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
 
-_SIZES: Final = (1, 8, 64, 512, 4096)  # values per look-up: few sizes, so few statements; places left over repeat one
+_AMONG: Final = "among"
+
+
+class _Among(sa.ColumnElement[bool]):
+    """That a column is one of any number of values, which are one parameter: one statement for every number."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+    _is_implicitly_boolean = True  # SQLite would compare it with 1, and then use no index
+
+    def __init__(self, column: sa.ColumnElement[Any]) -> None:
+        self.column = column
+        self.values: sa.BindParameter[Any] = sa.bindparam(_AMONG)
+
+
+@compiles(_Among, "sqlite")
+def _on_sqlite(element: _Among, compiler: Any, **options: Any) -> str:
+    column, values = compiler.process(element.column, **options), compiler.process(element.values, **options)
+    return f"{column} IN (SELECT value FROM json_each({values}))"
+
+
+@compiles(_Among, "postgresql")
+def _on_postgresql(element: _Among, compiler: Any, **options: Any) -> str:
+    column, values = compiler.process(element.column, **options), compiler.process(element.values, **options)
+    kind = compiler.dialect.type_compiler_instance.process(element.column.type)
+    return f"{column} = ANY(CAST({values} AS {kind}[]))"
 
 
 class Prepared:
@@ -63,20 +90,13 @@ class LookUp:
 
     def __init__(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> None:
         """`statement` must not have a parameter of its own."""
-        self._names = [f"value{position}" for position in range(_SIZES[-1])]
         names = [column.name for column in statement.selected_columns]
         make_type: Any = namedtuple  # whose fields mypy wants to see
         self._made: Callable[[Iterable[object]], Any] = make_type("Row", names)._make
-        self._by_size = {
-            size: Prepared(statement.where(column.in_([sa.bindparam(name) for name in self._names[:size]])))
-            for size in _SIZES
-        }
+        self._prepared = Prepared(statement.where(_Among(column)))
 
     def rows(self, connection: sa.Connection, values: Sequence[object]) -> Iterator[Any]:
-        """In no order of the values; ordered as the statement says only within some thousands of them."""
-        for start in range(0, len(values), _SIZES[-1]):
-            chunk = list(values[start : start + _SIZES[-1]])
-            size = next(size for size in _SIZES if size >= len(chunk))
-            chunk += chunk[-1:] * (size - len(chunk))
-            row = dict(zip(self._names, chunk, strict=False))
-            yield from map(self._made, self._by_size[size].execute(connection, [row]).fetchall())
+        """In no order of the values, but in that of the statement."""
+        if values:
+            among = list(values) if connection.dialect.name == "postgresql" else json.dumps(list(values))
+            yield from map(self._made, self._prepared.execute(connection, [{_AMONG: among}]).fetchall())

@@ -2,23 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from stepwell.errors import NotFound
-from stepwell.pool import codec, readiness
-from stepwell.pool.base import ForkCount, PoolStats, TrajectorySummary
+from stepwell.pool import readiness
+from stepwell.pool.base import ForkCount, PoolStats
+from stepwell.pool.prepared import LookUp
+from stepwell.pool.rows import annotation, group_info, trajectory_info, update_info
 from stepwell.pool.schema import annotations, groups, meta, steps, trajectories, updates
-from stepwell.types import Annotation, Group, Step, Trajectory, UpdateInfo
+from stepwell.pool.tokens import unpack
+from stepwell.types import Annotation, Group, GroupInfo, Step, Trajectory, UpdateInfo
 
 _CHUNK: Final = 5_000  # values bound per statement; the databases allow about 32,000
 
 newest_cursor = sa.select(meta.c.value).where(meta.c.name == "cursor")
 
 _trajectories = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
+_steps = sa.select(steps, trajectories.c.id.label("trajectory_id")).join(
+    trajectories, steps.c.trajectory_cursor == trajectories.c.cursor
+)
+_of_trajectories = LookUp(_steps.order_by(steps.c.trajectory_cursor, steps.c.cursor), steps.c.trajectory_cursor)
 _annotations = sa.select(annotations, steps.c.id.label("step_id")).outerjoin(
     steps, annotations.c.step_cursor == steps.c.cursor
 )
@@ -34,26 +39,24 @@ def select_in(
 
 def step(connection: sa.Connection, step_id: str) -> Step:
     """One step. Raises NotFound."""
-    owner = sa.select(steps.c.cursor, steps.c.trajectory_cursor, trajectories.c.id).join(trajectories)
-    found = connection.execute(owner.where(steps.c.id == step_id)).one_or_none()
+    found = connection.scalar(sa.select(steps.c.cursor).where(steps.c.id == step_id))
     if found is None:
         raise NotFound(f"no step {step_id!r}")
-    rows = connection.execute(
-        sa.select(steps)
-        .where(steps.c.trajectory_cursor == found.trajectory_cursor, steps.c.cursor <= found.cursor)
-        .order_by(steps.c.cursor)
-    ).all()
-    unpacker = codec.StepUnpacker(found.id)
-    return [unpacker.unpack(row) for row in _chain(rows)][-1]
+    return steps_at(connection, [found])[0]
 
 
-def _chain(rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
-    """The last of `rows` with the bases that it rests on, bases first."""
-    by_cursor = {row.cursor: row for row in rows}
-    chain = [rows[-1]]
-    while (base := chain[-1].base_cursor) in by_cursor:
-        chain.append(by_cursor[base])
-    return chain[::-1]
+def steps_at(connection: sa.Connection, cursors: Sequence[int]) -> list[Step]:
+    """The steps at these cursors, in the order of the cursors."""
+    unpacked: dict[int, Step] = {}
+    for start in range(0, len(cursors), _CHUNK):
+        asked = sa.select(steps.c.cursor).where(steps.c.cursor.in_(cursors[start : start + _CHUNK]))
+        chain = asked.cte("chain", recursive=True)
+        bases = sa.select(steps.c.base_cursor).join(chain, steps.c.cursor == chain.c.cursor)
+        chain = chain.union(bases.where(steps.c.base_cursor.is_not(None)))
+        in_order = _steps.where(steps.c.cursor.in_(sa.select(chain.c.cursor)))
+        rows = connection.execute(in_order.order_by(steps.c.trajectory_cursor, steps.c.cursor)).all()
+        unpacked.update(zip((row.cursor for row in rows), unpack(rows), strict=True))
+    return [unpacked[cursor] for cursor in sorted(set(cursors)) if cursor in unpacked]
 
 
 def trajectory(connection: sa.Connection, trajectory_id: str) -> Trajectory:
@@ -72,51 +75,36 @@ def group(connection: sa.Connection, group_id: str) -> Group:
     members = connection.execute(
         _trajectories.where(trajectories.c.group_cursor == row.cursor).order_by(trajectories.c.cursor)
     ).all()
-    return Group(info=codec.group_info(row), trajectories=tuple(_folded(connection, members)))
+    return Group(info=group_info(row), trajectories=tuple(_folded(connection, members)))
 
 
-def ready_groups(connection: sa.Connection, cursors: Sequence[int]) -> tuple[Group, ...]:
-    """Ready groups as consumers get them: with the first `size` trajectories to complete, in that order."""
-    rows = select_in(connection, sa.select(groups), groups.c.cursor, cursors)
-    infos = {row.cursor: codec.group_info(row) for row in rows}
-    complete = _complete_members(connection, cursors)
-    chosen = [complete[cursor][: infos[cursor].size] for cursor in cursors]
-    folded = iter(_folded(connection, [row for members in chosen for row in members]))
+def units(connection: sa.Connection, wanted: Sequence[tuple[int, Sequence[int]]], *, single: bool) -> tuple[Group, ...]:
+    """What consumers get: groups by (cursor, cursors of the members), in that order; `single`: each is a trajectory."""
+    members = [cursor for _, cursors in wanted for cursor in cursors]
+    found = {row.cursor: row for row in select_in(connection, _trajectories, trajectories.c.cursor, members)}
+    folded = iter(_folded(connection, [found[cursor] for cursor in members]))
+    lists = [tuple(next(folded) for _ in cursors) for _, cursors in wanted]
+    if single:
+        return tuple(
+            _group_of_one(one, found[cursor].channel) for (cursor, _), (one,) in zip(wanted, lists, strict=True)
+        )
+    rows = select_in(connection, sa.select(groups), groups.c.cursor, [cursor for cursor, _ in wanted])
+    infos = {row.cursor: group_info(row) for row in rows}
     return tuple(
-        Group(info=infos[cursor], trajectories=tuple(next(folded) for _ in members))
-        for cursor, members in zip(cursors, chosen, strict=True)
+        Group(info=infos[cursor], trajectories=taken) for (cursor, _), taken in zip(wanted, lists, strict=True)
     )
 
 
-def _complete_members(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, list[sa.Row[Any]]]:
-    of = trajectories.c
-    in_order = _trajectories.where(of.complete_cursor.is_not(None)).order_by(of.complete_cursor, of.cursor)
-    members: dict[int, list[sa.Row[Any]]] = defaultdict(list)
-    for row in select_in(connection, in_order, of.group_cursor, cursors):
-        members[row.group_cursor].append(row)
-    return members
+def trajectories_at(connection: sa.Connection, cursors: Sequence[int]) -> list[Trajectory]:
+    """The trajectories at these cursors, in the order of `cursors`."""
+    found = {row.cursor: row for row in select_in(connection, _trajectories, trajectories.c.cursor, cursors)}
+    return _folded(connection, [found[cursor] for cursor in cursors])
 
 
-def summaries(connection: sa.Connection, before: int | None, limit: int) -> list[tuple[int, TrajectorySummary]]:
-    """A page of the listing of trajectories, newest first, each with its cursor."""
-    page = _trajectories.order_by(trajectories.c.cursor.desc()).limit(limit)
-    if before is not None:
-        page = page.where(trajectories.c.cursor < before)
-    rows = connection.execute(page).all()
-    notes = _annotations_of(connection, rows)
-    return [(row.cursor, _summary(row, notes[row.cursor])) for row in rows]
-
-
-def _summary(row: sa.Row[Any], notes: Sequence[Annotation]) -> TrajectorySummary:
-    return TrajectorySummary(
-        info=codec.trajectory_info(row),
-        status=row.status,
-        reward=readiness.total(readiness.standing_rewards(notes)),
-        steps=row.steps,
-        response_tokens=row.response_tokens,
-        policy_version_min=row.policy_version_min,
-        policy_version_max=row.policy_version_max,
-    )
+def _group_of_one(trajectory: Trajectory, channel: str) -> Group:
+    info = trajectory.info
+    alone = GroupInfo(id=info.id, task_id=info.task_id, size=1, channel=channel, created_at=info.created_at)
+    return Group(info=alone, trajectories=(trajectory,))
 
 
 def all_updates(connection: sa.Connection, run: str | None) -> list[UpdateInfo]:
@@ -125,7 +113,7 @@ def all_updates(connection: sa.Connection, run: str | None) -> list[UpdateInfo]:
     statement = sa.select(updates).where(updates.c.cursor.in_(newest)).order_by(updates.c.cursor)
     if run is not None:
         statement = statement.where(updates.c.run == run)
-    return [codec.update_info(row) for row in connection.execute(statement)]
+    return [update_info(row) for row in connection.execute(statement)]
 
 
 def stats(connection: sa.Connection) -> PoolStats:
@@ -134,6 +122,7 @@ def stats(connection: sa.Connection) -> PoolStats:
     by_status = (
         sa.select(trajectories.c.status, count()).group_by(trajectories.c.status).order_by(trajectories.c.status)
     )
+    dropped = sa.select(groups.c.dropped, count()).where(groups.c.dropped != "").group_by(groups.c.dropped)
     grouped = connection.execute(sa.select(count(), count(groups.c.ready_cursor))).one()
     of = trajectories.c
     sums = sa.select(
@@ -147,6 +136,7 @@ def stats(connection: sa.Connection) -> PoolStats:
         cursor=connection.scalars(newest_cursor).one(),
         groups=grouped[0],
         groups_ready=grouped[1],
+        groups_dropped=tuple((row[0], row[1]) for row in connection.execute(dropped)),
         trajectories=opened,
         trajectories_by_status=tuple((row[0], row[1]) for row in connection.execute(by_status)),
         trajectories_rewarded=rewarded,
@@ -174,17 +164,14 @@ def forks(connection: sa.Connection) -> list[ForkCount]:
 def _folded(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Trajectory]:
     notes = _annotations_of(connection, rows)
     taken = _steps_of(connection, rows)
-    return [readiness.fold(codec.trajectory_info(row), taken.get(row.cursor, ()), notes[row.cursor]) for row in rows]
+    return [readiness.fold(trajectory_info(row), taken.get(row.cursor, ()), notes[row.cursor]) for row in rows]
 
 
 def _steps_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[int, list[Step]]:
-    owners = {row.cursor: row.id for row in rows}
-    in_order = sa.select(steps).order_by(steps.c.trajectory_cursor, steps.c.cursor)
-    found = select_in(connection, in_order, steps.c.trajectory_cursor, list(owners))
-    taken: dict[int, list[Step]] = {}
-    for owner, own_rows in groupby(found, key=attrgetter("trajectory_cursor")):
-        unpacker = codec.StepUnpacker(owners[owner])
-        taken[owner] = [unpacker.unpack(row) for row in own_rows]
+    found = list(_of_trajectories.rows(connection, [row.cursor for row in rows]))
+    taken: dict[int, list[Step]] = defaultdict(list)
+    for row, one in zip(found, unpack(found), strict=True):
+        taken[row.trajectory_cursor].append(one)
     return taken
 
 
@@ -193,5 +180,5 @@ def _annotations_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> d
     notes: dict[int, list[Annotation]] = defaultdict(list)
     in_order = _annotations.order_by(annotations.c.cursor)
     for row in select_in(connection, in_order, annotations.c.trajectory_cursor, list(owners)):
-        notes[row.trajectory_cursor].append(codec.annotation(row, owners[row.trajectory_cursor]))
+        notes[row.trajectory_cursor].append(annotation(row, owners[row.trajectory_cursor]))
     return notes

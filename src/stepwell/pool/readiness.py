@@ -2,11 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
 
-from stepwell.types import Annotation, Status, Step, Trajectory, TrajectoryInfo
+from stepwell.types import Annotation, Status, Step, Trajectory, TrajectoryInfo, Verdict
+
+STANDING: Final = ("reward", "verdict", "tag")
+"""Kinds of annotations of which the newest holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,35 +24,73 @@ class Completion:
     """Lowest version of its steps; None without steps."""
 
 
-def fold(info: TrajectoryInfo, steps: Iterable[Step], annotations: Sequence[Annotation]) -> Trajectory:
-    """A trajectory out of its steps (any order) and what was said of it and them, oldest first.
+@dataclass(slots=True)
+class Facts:
+    """What holds of a trajectory: of each reward part, verdict and tag the newest, by what it is about.
 
-    The newest annotation of each (target, target id, kind, name) holds. Sums are correctly rounded, so the order in
-    which different facts arrived changes no bit.
+    Sums are correctly rounded, so the order in which different facts arrived changes no bit.
     """
+
+    rewards: dict[tuple[Hashable, str], float] = field(default_factory=dict)
+    """By (target, name of the part)."""
+    _verdicts: dict[Hashable, str] = field(default_factory=dict)
+    _tags: dict[tuple[Hashable, str], bool] = field(default_factory=dict)
+
+    def add(self, target: Hashable, kind: str, name: str, value: float | None) -> None:
+        """Add one annotation, newer than all before; `target` is the step, or what stands for the whole."""
+        if kind == "reward" and value is not None:
+            self.rewards[target, name] = value
+        elif kind == "verdict":
+            self._verdicts[target] = name
+        elif kind == "tag":
+            self._tags[target, name] = value != 0
+
+    @property
+    def reward(self) -> float | None:
+        """Sum of the rewards that hold; None if there is none, which is not the same as 0."""
+        return math.fsum(self.rewards.values()) if self.rewards else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The strictest of the verdicts that hold."""
+        given = self._verdicts.values()
+        return "reject" if "reject" in given else "accept" if "accept" in given else "clear"
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether any tag was ever given or taken."""
+        return bool(self._tags)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The labels that the trajectory or a step of it has, sorted."""
+        return tuple(sorted({name for (_, name), present in self._tags.items() if present}))
+
+
+def fold(info: TrajectoryInfo, steps: Iterable[Step], annotations: Sequence[Annotation]) -> Trajectory:
+    """A trajectory out of its steps (any order) and what was said of it and them, oldest first."""
     ordered = tuple(sorted(steps, key=lambda step: step.index))
-    rewards = standing_rewards(annotations)
+    facts = facts_of(annotations)
     return Trajectory(
         info=info,
         steps=ordered,
-        step_rewards=_step_rewards(ordered, rewards),
-        reward=total(rewards),
-        reward_parts=_parts(rewards),
+        step_rewards=_step_rewards(ordered, facts),
+        reward=facts.reward,
+        reward_parts=_parts(facts),
         status=status_of(annotations),
         why=next((note.text for note in reversed(annotations) if note.kind == "end"), ""),
-        annotations=tuple(note for note in annotations if note.kind in ("feedback", "event")),
+        annotations=tuple(note for note in annotations if note.kind in ("feedback", "event", "note")),
+        verdict=facts.verdict,
+        tags=facts.tags,
     )
 
 
-def standing_rewards(annotations: Iterable[Annotation]) -> list[Annotation]:
-    """The rewards that hold: the newest of each (target, target id, name); `annotations` are given oldest first."""
-    newest = {(note.target, note.target_id, note.name): note for note in annotations if note.kind == "reward"}
-    return list(newest.values())
-
-
-def total(rewards: Sequence[Annotation]) -> float | None:
-    """Sum of the rewards that hold; None if there is none, which is not the same as 0."""
-    return _sum(rewards) if rewards else None
+def facts_of(annotations: Iterable[Annotation]) -> Facts:
+    """What holds after `annotations`, oldest first; the target of those about the whole is None."""
+    facts = Facts()
+    for note in annotations:
+        facts.add(note.target_id if note.target == "step" else None, note.kind, note.name, note.value)
+    return facts
 
 
 def status_of(annotations: Iterable[Annotation]) -> Status:
@@ -74,20 +115,16 @@ def handed_over(size: int, completions: Iterable[Completion]) -> tuple[Completio
     return tuple(first) if len(first) == size else None
 
 
-def _step_rewards(steps: tuple[Step, ...], rewards: Iterable[Annotation]) -> tuple[float, ...]:
-    of_step: dict[str, list[Annotation]] = defaultdict(list)
-    for note in rewards:
-        at_end = note.target == "trajectory" and steps
-        of_step[steps[-1].id if at_end else note.target_id].append(note)
-    return tuple(_sum(of_step[step.id]) for step in steps)
+def _step_rewards(steps: tuple[Step, ...], facts: Facts) -> tuple[float, ...]:
+    """Of each step; a reward of the whole counts at the last."""
+    of_step: dict[Hashable, list[float]] = defaultdict(list)
+    for (target, _), value in facts.rewards.items():
+        of_step[steps[-1].id if target is None and steps else target].append(value)
+    return tuple(math.fsum(of_step[step.id]) for step in steps)
 
 
-def _parts(rewards: Iterable[Annotation]) -> tuple[tuple[str, float], ...]:
-    by_name: dict[str, list[Annotation]] = defaultdict(list)
-    for note in rewards:
-        by_name[note.name].append(note)
-    return tuple((name, _sum(notes)) for name, notes in sorted(by_name.items()))
-
-
-def _sum(rewards: Iterable[Annotation]) -> float:
-    return math.fsum(note.value for note in rewards if note.value is not None)
+def _parts(facts: Facts) -> tuple[tuple[str, float], ...]:
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for (_, name), value in facts.rewards.items():
+        by_name[name].append(value)
+    return tuple((name, math.fsum(values)) for name, values in sorted(by_name.items()))

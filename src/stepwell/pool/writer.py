@@ -3,6 +3,9 @@
 A durable commit costs a wait for the disk, whatever it holds, so the operations that arrive during one commit share the
 next (group commit). Adjacent appends are judged as one batch, which changes no verdict, since records only depend on
 those before them.
+
+A database in the network may go away, even while it commits, so that nobody knows whether it did. Then all of the batch
+runs again once it is back: every operation is idempotent by the ids that it was submitted with.
 """
 
 import contextlib
@@ -21,7 +24,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from stepwell.errors import PoolError
 from stepwell.pool import ingest
 from stepwell.pool.base import Receipt
-from stepwell.pool.codec import StepPacker
+from stepwell.pool.patience import Patience
+from stepwell.pool.tokens import StepPacker
 from stepwell.types import Record
 
 _T = TypeVar("_T")
@@ -50,11 +54,13 @@ _Outcome = object
 class Writer:
     """Runs operations in transactions of `engine`, in the order in which they were submitted."""
 
-    def __init__(self, engine: sa.Engine, name: str) -> None:
+    def __init__(self, engine: sa.Engine, name: str, patience: Patience) -> None:
         self._engine = engine
         self._name = name
+        self._patience = patience
         self._packer = StepPacker()
-        self._connection: sa.Connection | None = None  # used by the thread only
+        self._connection: sa.Connection | None = None  # used by the thread only, as is the next
+        self._begun = False  # whether the last transaction got so far that a refusal concerns what it was to do
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -68,7 +74,10 @@ class Writer:
         return future
 
     def call(self, work: Callable[[sa.Connection], _T]) -> Future[_T]:
-        """Run `work` in a write transaction; the future resolves after its commit. If `work` raises, it is undone."""
+        """Run `work` in a write transaction; the future resolves after its commit. If `work` raises, it is undone.
+
+        It may run more than once, also after a run that was committed, and must then give what it gave before.
+        """
         future: Future[_T] = Future()
         self._submit(_Call(future, work))
         return future
@@ -122,22 +131,33 @@ class Writer:
 
     def _commit(self, operations: Sequence[_Operation]) -> list[_Outcome]:
         """Run operations in one transaction; if the storage refuses it, each in its own, to spare the innocent."""
-        writable = False
+        try:
+            return self._patience.run(lambda: self._attempt(operations))
+        except PoolError as failure:
+            return [failure] * len(operations)
+        except SQLAlchemyError as error:
+            if self._begun and len(operations) > 1:
+                return [outcome for operation in operations for outcome in self._commit([operation])]
+            return [storage_error(self._name, error)] * len(operations)
+
+    def _attempt(self, operations: Sequence[_Operation]) -> list[_Outcome]:
+        """Run operations in one transaction. Raises SQLAlchemyError: the storage refused one of them, or is away."""
+        self._begun = False
         try:
             connection = self._connected()
             with connection.begin():
-                writable = True
-                runs = [list(run) for _, run in groupby(operations, key=_mergeable)]
+                self._begun = True
                 if len(operations) == 1:
                     return self._outcomes(connection, operations)
+                runs = [list(run) for _, run in groupby(operations, key=_mergeable)]
                 return [outcome for run in runs for outcome in self._isolated(connection, run)]
-        except SQLAlchemyError as error:
+        except SQLAlchemyError:
             self._packer.forget()
-            self._disconnect()  # whatever state it is in
-            if writable and len(operations) > 1:
-                return [outcome for operation in operations for outcome in self._commit([operation])]
-            failure = storage_error(self._name, error)
-            return [failure] * len(operations)
+            self._disconnect()
+            raise
+        except Exception as error:
+            self._packer.forget()
+            return [error] * len(operations)
 
     def _connected(self) -> sa.Connection:
         """The one connection of this writer: to take another from the engine for each commit costs as much again."""
@@ -149,6 +169,7 @@ class Writer:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(SQLAlchemyError):
+                connection.invalidate()  # whatever state it is in, nobody gets it again
                 connection.close()
 
     def _isolated(self, connection: sa.Connection, run: Sequence[_Operation]) -> list[_Outcome]:
@@ -174,9 +195,9 @@ class Writer:
         return [[next(receipts) for _ in operation.records] for operation in appends]
 
 
-def storage_error(name: str, error: SQLAlchemyError) -> PoolError:
-    """The error of the pool called `name` for one of its database, with the database's own words."""
-    failure = PoolError(f"{name}: {getattr(error, 'orig', None) or error}")
+def storage_error(name: str, error: SQLAlchemyError, hint: str = "") -> PoolError:
+    """The error of the pool called `name` for one of its database, with the database's own words and then `hint`."""
+    failure = PoolError(f"{name}: {str(getattr(error, 'orig', None) or error).strip()}{hint}")
     failure.__cause__ = error
     return failure
 

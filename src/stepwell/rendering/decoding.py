@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -108,8 +108,13 @@ class ByteDecoder:
         self._texts = vocabulary.texts
         self._held = b""
 
-    def feed(self, ids: Iterable[int]) -> str:
+    def feed(self, ids: Sequence[int]) -> str:
         """See `IncrementalDecoder`."""
+        if not self._held:
+            try:
+                return "".join([self._texts[token_id] for token_id in ids])  # type: ignore[misc]  # None raises
+            except TypeError:
+                pass  # one of them is not whole characters
         text = ""
         for token_id in ids:
             piece = None if self._held else self._texts[token_id]
@@ -137,7 +142,7 @@ class WindowDecoder:
         self._window: list[int] = []  # tokens since the last-but-one piece: context for decoders that look back
         self._sent = 0  # tokens of the window whose text was handed out
 
-    def feed(self, ids: Iterable[int]) -> str:
+    def feed(self, ids: Sequence[int]) -> str:
         """See `IncrementalDecoder`."""
         text = ""
         for token_id in ids:

@@ -20,6 +20,8 @@ _THROWAWAY: Final = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 
 def answer_key(answer: Message) -> AnswerKey:
     """By what an answer is recognised when it comes back; call ids are left out, because clients rename them."""
+    if not answer.tool_calls:
+        return answer.content.strip(), ()
     calls = tuple((call.name, _canonical(call.arguments)) for call in answer.tool_calls)
     return answer.content.strip(), calls
 
@@ -37,12 +39,9 @@ def extended_key(key: bytes, message: Message) -> bytes:
     if is_throwaway(message):
         return key
     content, calls = answer_key(message)
-    digest = blake2b(key, digest_size=16)
-    for part in (message.role, content, *(part for call in calls for part in call)):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.digest()
+    texts = (message.role, content, *(part for call in calls for part in call))
+    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return blake2b(key + b"".join([b"%d:%b" % (len(part), part) for part in parts]), digest_size=16).digest()
 
 
 def is_throwaway(message: Message) -> bool:

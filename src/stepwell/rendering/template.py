@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 import jinja2.ext
@@ -14,6 +14,8 @@ import jinja2.sandbox
 
 from stepwell.errors import ConfigError, InvalidRequest
 
+_MOST_VERDICTS: Final = 1000
+
 
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}…{% endgeneration %}` marks the assistant's tokens for trainers; rendered, it is its body."""
@@ -23,6 +25,25 @@ class _Generation(jinja2.ext.Extension):
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Remembers its verdicts on attributes, which cost as much as the rest of a rendering: they depend on an object's
+    type and the attribute's name alone."""
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+        self._verdicts: dict[tuple[type, str], bool] = {}
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """See Jinja."""
+        key = (type(obj), attr)
+        safe = self._verdicts.get(key)
+        if safe is None:
+            safe = super().is_safe_attribute(obj, attr, value)
+            if len(self._verdicts) < _MOST_VERDICTS:  # a template may make names up
+                self._verdicts[key] = safe
+        return safe
 
 
 class ChatTemplate:
@@ -62,9 +83,7 @@ class ChatTemplate:
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
+    environment = _Sandbox()
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

@@ -16,8 +16,10 @@ from pydantic import Field
 
 from stepwell.algorithms.base import Algorithm, Inputs
 from stepwell.config import Config
+from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest, NotFound
-from stepwell.pool.base import Lease, Pool
+from stepwell.pool.base import Pool
+from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.trainer.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stepwell.trainer.collate import MicroBatch, make_samples, whiten
 from stepwell.trainer.update import Learner
@@ -104,7 +106,7 @@ class Trainer:
             started = time.perf_counter()
             leases = await self._lease(collect)
             collected = time.perf_counter()
-            metrics = await asyncio.to_thread(self._learn, [g for lease in leases for g in lease.groups])
+            metrics = await asyncio.to_thread(self._learn, _in_order(leases))
             metrics |= {"seconds_collect": collected - started, "seconds_learn": time.perf_counter() - collected}
             yield await asyncio.to_thread(self._finish, leases, metrics)
 
@@ -131,12 +133,9 @@ class Trainer:
         return leases
 
     def _lease_ready(self, limit: int, min_policy_version: int) -> Lease:
+        wanted = Selection(channel=self._run.name, min_policy_version=min_policy_version)
         return self._run.pool.lease(
-            self._run.name,
-            limit=limit,
-            seconds=self._config.lease_seconds,
-            min_policy_version=min_policy_version,
-            channel=self._run.name,
+            LeaseSpec(consumer=self._run.name, limit=limit, seconds=self._config.lease_seconds, selection=wanted)
         )
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
@@ -178,6 +177,12 @@ class Trainer:
     @property
     def _checkpoints(self) -> Path:
         return self._run.folder / "checkpoints"
+
+
+def _in_order(leases: Sequence[Lease]) -> list[Group]:
+    """The groups as they were opened: which of them was ready first is a race, and must not change an update."""
+    groups = [group for lease in leases for group in lease.groups]
+    return sorted(groups, key=lambda group: (group.info.created_at, group.info.id))
 
 
 def _collection_metrics(groups: Sequence[Group]) -> dict[str, float]:

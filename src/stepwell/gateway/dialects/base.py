@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from stepwell.gateway.problems import Problem
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.pieces import Piece
@@ -109,9 +111,8 @@ class Started:
         return self.step_ids[self.choice]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
-    """More of a choice's answer."""
+class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """More of a choice's answer. A struct, as `Chunk` is."""
 
     choice: int = 0
     pieces: tuple[Piece, ...] = ()

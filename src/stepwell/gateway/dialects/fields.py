@@ -1,6 +1,6 @@
 """A request's JSON read field by field: null is a missing field, a wrong type is an error that names the place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -52,6 +52,11 @@ class Fields:
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None
+
+    def common(self, names: Mapping[str, object]) -> list[str]:
+        """Which of `names` are here, in their order."""
+        found = names.keys() & self._values.keys()
+        return [name for name in names if name in found] if found else []
 
     def text(self, name: str) -> str | None:
         """A string."""

@@ -93,8 +93,8 @@ def refuse(fields: Fields, harmless: Mapping[str, tuple[object, ...]]) -> None:
         fields: Where the parameters are.
         harmless: For each of them the values that ask for nothing.
     """
-    for name, values in harmless.items():
-        if fields.has(name) and fields.get(name) not in values:
+    for name in fields.common(harmless):
+        if fields.has(name) and fields.get(name) not in harmless[name]:
             raise invalid(fields.place(name), "is not supported here: leave it out")
 
 

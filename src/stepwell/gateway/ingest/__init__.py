@@ -26,6 +26,7 @@ from stepwell.gateway.ingest.views import (
     trajectory_json,
 )
 from stepwell.gateway.ingest.wire import (
+    CurationWire,
     EndWire,
     GroupWire,
     Item,
@@ -46,6 +47,7 @@ _KINDS: Final[dict[str, tuple[type[Item], str]]] = {
     "trajectories": (TrajectoryWire, "Open trajectories."),
     "steps": (StepWire, "Append steps that another engine sampled."),
     "rewards": (RewardWire, "Give reward parts to steps or trajectories, at once or days later."),
+    "curation": (CurationWire, "Give verdicts, tags and notes to steps or trajectories."),
     "feedback": (FeedbackWire, "Say what a person thinks of an answer or a conversation."),
     "events": (EventWire, "Record the turns of a live product; an unknown conversation becomes a trajectory."),
 }
@@ -160,7 +162,8 @@ class Ingest:
         """Count everything in the pool."""
         stats = self._pool.stats()
         shape = dataclasses.asdict(stats)
-        return JSONResponse({**shape, "trajectories_by_status": dict(stats.trajectories_by_status)})
+        tables = {name: dict(getattr(stats, name)) for name in ("groups_dropped", "trajectories_by_status")}
+        return JSONResponse({**shape, **tables})
 
     async def _only(self, request: Request, wire: type[_W]) -> _W:
         """The one object that a body has to be. Raises InvalidRequest."""

@@ -2,12 +2,24 @@
 
 import dataclasses
 import json
-from typing import Any, Literal
+import math
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from stepwell.gateway.ingest.wire import StepWire, TrajectoryWire
-from stepwell.types import AnnotationKind, Status, Step, Trajectory
+from stepwell.types import (
+    Annotation,
+    AnnotationKind,
+    GroupInfo,
+    Record,
+    Status,
+    Step,
+    Trajectory,
+    TrajectoryInfo,
+    UpdateInfo,
+)
+from stepwell.types import Verdict as StoredVerdict
 
 
 class View(BaseModel):
@@ -107,7 +119,11 @@ class TrajectoryView(View):
     """One per step; that of the whole trajectory is counted at its last."""
     steps: list[StepWire]
     annotations: list[NoteView]
-    """Feedback and events, in the order in which they arrived."""
+    """Feedback, events and notes, in the order in which they arrived."""
+    verdict: StoredVerdict
+    """Whether people let it be trained on."""
+    tags: list[str]
+    """Its labels."""
 
 
 class StatsView(View):
@@ -117,6 +133,8 @@ class StatsView(View):
     """The newest place in the log."""
     groups: int
     groups_ready: int
+    groups_dropped: dict[str, int]
+    """By reason: those that will never be ready."""
     trajectories: int
     trajectories_by_status: dict[str, int]
     trajectories_rewarded: int
@@ -137,7 +155,12 @@ def step_json(step: Step) -> dict[str, Any]:
 
 def trajectory_json(trajectory: Trajectory) -> bytes:
     """A trajectory as `TrajectoryView` has it. ASCII: texts with lone surrogates, which agents do produce, fit too."""
-    shape = {
+    return json.dumps(trajectory_shape(trajectory)).encode()
+
+
+def trajectory_shape(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as `TrajectoryView` has it."""
+    return {
         "info": dataclasses.asdict(trajectory.info),
         "status": trajectory.status,
         "why": trajectory.why,
@@ -146,5 +169,23 @@ def trajectory_json(trajectory: Trajectory) -> bytes:
         "step_rewards": list(trajectory.step_rewards),
         "steps": [step_json(step) for step in trajectory.steps],
         "annotations": [dataclasses.asdict(note) for note in trajectory.annotations],
+        "verdict": trajectory.verdict,
+        "tags": list(trajectory.tags),
     }
-    return json.dumps(shape).encode()
+
+
+def log_line(cursor: int, record: Record) -> dict[str, Any]:
+    """A record as it stands in the log; metrics that are no number are null."""
+    shape = step_json(record) if isinstance(record, Step) else dataclasses.asdict(record)
+    if isinstance(record, UpdateInfo):
+        shape["metrics"] = {name: value if math.isfinite(value) else None for name, value in record.metrics}
+    return {"cursor": cursor, "kind": _KINDS[type(record)], "record": shape}
+
+
+_KINDS: Final = {
+    GroupInfo: "group",
+    TrajectoryInfo: "trajectory",
+    Step: "step",
+    Annotation: "annotation",
+    UpdateInfo: "update",
+}

@@ -156,8 +156,16 @@ class GroupWire(Item):
     """Number of trajectories, ended and rewarded, that make it ready."""
     channel: str = "default"
     """Name of the training run that it is for."""
+    min_size: int | None = None
+    """How many are enough once the deadline has passed; null: only `size`."""
     deadline: float | None = None
-    """Unix time in seconds by which its trajectories should have ended."""
+    """Unix time in seconds at which it is settled: ready with at least `min_size`, or dropped."""
+    priority: float = 0.0
+    """Higher is handed over first, where that order is asked for."""
+    origin_id: str = ""
+    """A set of siblings: the trajectory that they are forks of."""
+    origin_index: int | None = None
+    """A set of siblings: the step of the origin at which they part."""
     created_at: float = 0.0
     """Unix time in seconds; left out: now."""
 
@@ -228,6 +236,48 @@ class RewardWire(Item):
         target: Literal["step", "trajectory"] = "step" if self.step_id else "trajectory"
         target_id = self.step_id or self.trajectory_id
         return Annotation(target=target, target_id=target_id, kind="reward", **self._given("trajectory_id", "step_id"))
+
+    def records(self, context: Context) -> tuple[Record, ...]:  # noqa: ARG002 - nothing to look up
+        """See `Item`."""
+        return (self.record(),)
+
+
+class CurationWire(Item):
+    """What a person decides about a step or a trajectory. The newest of a name holds."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"trajectory_id": "task-42-run-1", "kind": "verdict", "name": "reject"}]}
+    )
+
+    id: str = ""
+    """Yours; left out: a new one."""
+    trajectory_id: str = ""
+    """The trajectory that it is about; or else:"""
+    step_id: str = ""
+    """the step that it is about."""
+    kind: Literal["verdict", "tag", "note"]
+    """`verdict`: whether it may be trained on; `tag`: a label; `note`: a remark."""
+    name: str
+    """Verdict: `accept`, `reject` or `clear`. Tag: the label. Note: what it is about."""
+    value: float | None = None
+    """Tag: 0 takes it away."""
+    text: str = ""
+    """Why, or the remark."""
+    created_at: float = 0.0
+    """Unix time in seconds; left out: now."""
+
+    @model_validator(mode="after")
+    def _one_target(self) -> "CurationWire":
+        if bool(self.trajectory_id) == bool(self.step_id):
+            raise ValueError("give either trajectory_id or step_id")
+        return self
+
+    def record(self) -> Annotation:
+        """Raises InvalidRecord."""
+        target: Literal["step", "trajectory"] = "step" if self.step_id else "trajectory"
+        return Annotation(
+            target=target, target_id=self.step_id or self.trajectory_id, **self._given("trajectory_id", "step_id")
+        )
 
     def records(self, context: Context) -> tuple[Record, ...]:  # noqa: ARG002 - nothing to look up
         """See `Item`."""

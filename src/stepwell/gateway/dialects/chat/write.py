@@ -61,12 +61,20 @@ class ChoiceStream:
         """`head`: the chunk up to its choices."""
         self._open = b'data: %b,"choices":[{"index":%d,"delta":' % (head, index)
         self._close = b'}],"usage":null}\n\n' if call.include_usage else b"}]}\n\n"
+        self._before_text, self._after_text = self.chunk(b'{"content":\0}').split(b"\0")
         self._legacy = call.kept == LEGACY
         self._calls = 0
 
     def chunk(self, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         """One chunk around the JSON of its parts."""
         return b'%b%b,"logprobs":%b,"finish_reason":%b%b' % (self._open, delta, logprobs, finish, self._close)
+
+    def written(self, piece: Piece) -> bytes:
+        """One chunk of a piece; empty for one that shows in nothing."""
+        if type(piece) is TextPiece:  # what nearly all of them are
+            return self._before_text + dump(piece.text) + self._after_text
+        shape = self.piece(piece)
+        return self.chunk(shape) if shape else b""
 
     def piece(self, piece: Piece) -> bytes:
         """The JSON of a piece as a delta; empty for one that shows in nothing."""
@@ -118,9 +126,9 @@ class ChatWriter:
     def delta(self, delta: Delta) -> bytes:
         """See `StreamWriter`."""
         stream = self._streams[delta.choice]
-        shown = [shape for shape in map(stream.piece, delta.pieces) if shape]
         if not delta.tokens:
-            return b"".join(map(stream.chunk, shown))
+            return b"".join(map(stream.written, delta.pieces))
+        shown = [shape for shape in map(stream.piece, delta.pieces) if shape]
         logprobs = dump({"content": token_shapes(delta.tokens), "refusal": None})
         first, *rest = shown or [b'{"content":""}']
         return b"".join([stream.chunk(first, logprobs), *map(stream.chunk, rest)])

@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from stepwell.errors import PoolError
 from stepwell.pool import schema
-from stepwell.pool.codec import StepPacker, draft
+from stepwell.pool.rows import draft
 from stepwell.pool.store import SQLitePool
-from stepwell.types import Annotation, GroupInfo, Step, TrajectoryInfo, UpdateInfo
+from stepwell.pool.tokens import LONGEST_CHAIN, PACKED, Payload, StepPacker
+from stepwell.types import Annotation, GroupInfo, Sampling, Step, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import make_step
 from tests.strategies import conversations, group_infos, reward_annotations, trajectory_infos, updates
 
@@ -60,27 +62,69 @@ def test_all_other_records_come_back_equal(
 @given(conversations("t", most=1))
 def test_a_step_and_its_equal_have_one_digest(taken: list[Step]) -> None:
     for step in taken:
-        assert (
-            draft(step).row["digest"]
-            == draft(Step(**{name: getattr(step, name) for name in step.__slots__})).row["digest"]
-        )
+        again = Step(**{name: getattr(step, name) for name in step.__slots__})
+        assert draft(step).digest == draft(again).digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt_ids": [1, 2, 3]},
+        {"prompt_ids": [1], "response_ids": [2, 7, 8], "logprobs": [-0.5, -0.5, -0.25]},
+        {"logprobs": [-0.5, -0.125]},
+        {"request": "b", "response": "a"},
+        {"request": "ab", "response": ""},
+        {"model": "other"},
+        {"trajectory_id": "u"},
+        {"sampling": Sampling(seed=5)},
+    ],
+    ids=str,
+)
+def test_a_step_with_other_content_has_another_digest(change: dict) -> None:
+    step = make_step("t", request="a", response="b")
+    assert draft(replace(step, **change)).digest != draft(step).digest
+
+
+def test_times_are_no_content() -> None:
+    step = make_step("t")
+    assert draft(replace(step, created_at=5.0, latency=7.0)).digest == draft(step).digest
+
+
+def packed(packer: StepPacker, step: Step, trajectory: int, cursor: int) -> dict[str, object]:
+    values = packer.pack(Payload.of(step), trajectory=trajectory, cursor=cursor, number=step.index)
+    return dict(zip(PACKED, values, strict=True))
 
 
 def test_a_prompt_that_extends_the_step_before_is_stored_as_its_new_tokens() -> None:
     packer = StepPacker()
-    packer.pack(make_step("t", 0, prompt=range(1, 100), request="[1]"), trajectory=1, cursor=5)
+    packed(packer, make_step("t", 0, prompt=range(1, 100), request="[1]"), 1, 5)
     following = make_step("t", 1, prompt=[*range(1, 100), 7, 8, 55], request="[1, 2]")
-    row = packer.pack(following, trajectory=1, cursor=6)
+    row = packed(packer, following, 1, 6)
     assert (row["base_cursor"], row["prompt_shared"], row["request_shared"]) == (5, 101, 2)
 
 
-@pytest.mark.parametrize("forgetful", ["another trajectory", "rolled back", "no room"])
+@given(st.lists(st.integers(0, 300), min_size=1), st.lists(st.integers(0, 300), min_size=1))
+def test_what_two_prompts_share_is_counted_in_whole_tokens(first: list[int], second: list[int]) -> None:
+    packer = StepPacker()
+    packed(packer, make_step("t", 0, prompt=first), 1, 5)
+    shared = 0
+    for left, right in zip([*first, 7, 8], second, strict=False):
+        if left != right:
+            break
+        shared += 1
+    assert packed(packer, make_step("t", 1, prompt=second), 1, 6)["prompt_shared"] == shared
+
+
+@pytest.mark.parametrize("forgetful", ["another trajectory", "rolled back", "no room", "another process", "long chain"])
 def test_a_prompt_whose_base_is_not_at_hand_is_stored_whole(forgetful: str) -> None:
     packer = StepPacker(budget=0 if forgetful == "no room" else 10_000)
-    packer.pack(make_step("t", 0), trajectory=1, cursor=5)
+    before = LONGEST_CHAIN if forgetful == "long chain" else 1
+    for index in range(before):
+        packed(packer, make_step("t", index), 1, 5 + index)
     if forgetful == "rolled back":
         packer.forget()
-    row = packer.pack(make_step("t", 1), trajectory=2 if forgetful == "another trajectory" else 1, cursor=6)
+    index = before + 1 if forgetful == "another process" else before
+    row = packed(packer, make_step("t", index), 2 if forgetful == "another trajectory" else 1, 100)
     assert (row["base_cursor"], row["prompt_shared"]) == (None, 0)
 
 
@@ -88,7 +132,7 @@ def test_damaged_bytes_are_a_pool_error_that_names_the_step(tmp_path: Path) -> N
     path, step = tmp_path / "pool.sqlite", make_step("t")
     reopened(path, TrajectoryInfo(id="t"), step).close()
     with sa.create_engine(f"sqlite:///{path}").begin() as connection:
-        connection.execute(sa.update(schema.steps).values(logprobs=b"nonsense"))
+        connection.execute(sa.update(schema.steps).values(tokens=b"nonsense"))
     pool = SQLitePool.open(path)
     with pytest.raises(PoolError, match=step.id):
         pool.step(step.id)

@@ -1,0 +1,69 @@
+"""A selection: which trajectories and groups are wanted. It is data, so it can be saved, sent and shown."""
+
+from collections.abc import Sequence
+
+from pydantic import ConfigDict, Field
+
+from stepwell.config import Config
+from stepwell.curation.rules import AnyRule
+from stepwell.types import Status, Trajectory, Verdict
+
+
+class Selection(Config):
+    """All conditions hold together; a condition that is not given holds of everything."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"min_reward": 0.5, "rules": [{"use": "zero_advantage"}]}]}
+    )
+
+    channel: str | None = None
+    """Collected for this channel."""
+    task_ids: tuple[str, ...] = ()
+    """Attempts one of these tasks: its own, or else that of its group."""
+    group_ids: tuple[str, ...] = ()
+    """Belongs to one of these groups."""
+    trajectory_ids: tuple[str, ...] = ()
+    """Is one of these trajectories."""
+    agents: tuple[str, ...] = ()
+    """Driven by one of these agents."""
+    sources: tuple[str, ...] = ()
+    """Comes from one of these sources: `gateway`, `rollout`, `eval`, `import`, `events`."""
+    statuses: tuple[Status, ...] = ()
+    """Is in one of these states."""
+    verdicts: tuple[Verdict, ...] = ("accept", "clear")
+    """People's verdict on it is one of these."""
+    tags: tuple[str, ...] = ()
+    """Has all of these tags."""
+    without_tags: tuple[str, ...] = ()
+    """Has none of these tags."""
+    min_reward: float | None = None
+    """Its reward is known and at least this."""
+    max_reward: float | None = None
+    """Its reward is known and at most this."""
+    min_policy_version: int | None = Field(default=None, ge=0)
+    """All its tokens were sampled by this version or a later one."""
+    max_policy_version: int | None = Field(default=None, ge=0)
+    """All its tokens were sampled by this version or an earlier one."""
+    min_steps: int | None = Field(default=None, ge=0)
+    """It has at least so many steps."""
+    max_steps: int | None = Field(default=None, ge=0)
+    """It has at most so many steps."""
+    created_after: float | None = None
+    """Opened at this Unix time in seconds, or later."""
+    created_before: float | None = None
+    """Opened before this Unix time in seconds."""
+
+    text: str = ""
+    """Some step has all of these words, in what was sent or answered, whatever their case."""
+
+    rules: tuple[AnyRule, ...] = ()
+    """What is left out because of its quality; in this order."""
+
+    def sift(self, trajectories: Sequence[Trajectory]) -> list[str]:
+        """Why each of the trajectories of a unit is left out by a rule; empty for those that stay."""
+        reasons = [""] * len(trajectories)
+        for rule in self.rules:
+            left = [place for place, reason in enumerate(reasons) if not reason]
+            for place, reason in rule.refused([trajectories[place] for place in left]).items():
+                reasons[left[place]] = reason
+        return reasons

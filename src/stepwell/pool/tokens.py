@@ -1,0 +1,203 @@
+"""How token ids, log-probabilities and texts of a step lie in the database, and how they come back bit for bit.
+
+A prompt mostly repeats what its trajectory already holds, so a step stores how many leading tokens equal the context
+(prompt and response) of a *base* step, and only the rest; the same for the bytes of its request. The ids are stored
+byte by significance (all lowest bytes, then all second ones, and so on), which zstd packs better and faster.
+Log-probabilities are stored as they are: their bits are noise, which nothing packs. Text is UTF-8 in which even lone
+surrogates, which agents do produce, come back exactly.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+import zstandard
+
+from stepwell.errors import PoolError
+from stepwell.types import Floats, Ids, Sampling, Step
+
+_TOKENS_LEVEL: Final = -1  # half the time of level 1 for a sixth more bytes
+_TEXT_LEVEL: Final = 1
+_INT32: Final = np.dtype("<i4")
+_FLOAT32: Final = np.dtype("<f4")
+WIDTH: Final = 4
+"""Bytes of an id, and of a log-probability."""
+_CACHE_BYTES: Final = 64 * 2**20
+LONGEST_CHAIN: Final = 64
+"""Steps that are stored against each other before one is stored whole: so many are read to read any one."""
+
+PACKED: Final = ("base_cursor", "prompt_shared", "tokens", "logprobs", "request_shared", "request_rest", "texts")
+"""The columns of a step that `StepPacker.pack` gives, in its order."""
+
+
+class Payload(NamedTuple):
+    """What is large in a step, as little-endian bytes and UTF-8."""
+
+    prompt: bytes
+    response: bytes
+    logprobs: bytes
+    request: bytes
+    message: bytes
+
+    @classmethod
+    def of(cls, step: Step) -> "Payload":
+        """The payload of `step`."""
+        return cls(
+            step.prompt_ids.astype(_INT32, copy=False).tobytes(),
+            step.response_ids.astype(_INT32, copy=False).tobytes(),
+            step.logprobs.astype(_FLOAT32, copy=False).tobytes(),
+            step.request.encode("utf-8", "surrogatepass"),
+            step.response.encode("utf-8", "surrogatepass"),
+        )
+
+
+class _Context(NamedTuple):
+    """What the next step of a trajectory may repeat."""
+
+    cursor: int
+    ids: bytes
+    request: bytes
+    number: int
+    """Steps that the trajectory had before this one."""
+    depth: int
+    """Steps that must be read to read this one, itself included."""
+
+    @property
+    def size(self) -> int:
+        return len(self.ids) + len(self.request)
+
+
+class StepPacker:
+    """Packs the steps of one writer, each against the last one that it packed of the same trajectory.
+
+    Bases are kept within a budget of bytes. A step whose base is not at hand (after a restart, say) is stored whole, so
+    writing never reads. Not thread-safe.
+    """
+
+    def __init__(self, budget: int = _CACHE_BYTES) -> None:
+        self._pack_tokens = zstandard.ZstdCompressor(level=_TOKENS_LEVEL, write_checksum=True).compress
+        self._pack_text = zstandard.ZstdCompressor(level=_TEXT_LEVEL, write_checksum=True).compress
+        self._contexts: OrderedDict[int, _Context] = OrderedDict()
+        self._budget = budget
+        self._held = 0
+
+    def pack(self, payload: Payload, *, trajectory: int, cursor: int, number: int) -> tuple[object, ...]:
+        """The values of `PACKED` for a step that goes to `cursor`, after `number` others of its trajectory."""
+        base = self._contexts.get(trajectory)
+        # The step just before it, or none: another process may have added some since.
+        if base and (base.number + 1 != number or base.depth == LONGEST_CHAIN):
+            base = None
+        prompt, request = payload.prompt, payload.request
+        known = _shared(base.ids, prompt) // WIDTH * WIDTH if base else 0
+        repeated = _shared(base.request, request) if base and request else 0
+        rests = base is not None and bool(known or repeated)
+        depth = base.depth + 1 if base and rests else 1
+        self._keep(trajectory, _Context(cursor, prompt + payload.response, request, number, depth))
+        return (
+            base.cursor if base and rests else None,
+            known // WIDTH,
+            self._pack_tokens(_by_significance(prompt[known:] + payload.response)),
+            payload.logprobs,
+            repeated,
+            len(request) - repeated,
+            self._pack_text(request[repeated:] + payload.message) if request or payload.message else b"",
+        )
+
+    def forget(self) -> None:
+        """Drop all bases: a transaction was rolled back, and steps that were packed in it are not in the pool."""
+        self._contexts.clear()
+        self._held = 0
+
+    def _keep(self, trajectory: int, context: _Context) -> None:
+        before = self._contexts.pop(trajectory, None)
+        self._contexts[trajectory] = context
+        self._held += context.size - (before.size if before else 0)
+        while self._held > self._budget:
+            self._held -= self._contexts.popitem(last=False)[1].size
+
+
+def _by_significance(ids: bytes) -> bytes:
+    return np.frombuffer(ids, np.uint8).reshape(-1, WIDTH).T.tobytes()
+
+
+def _in_order(planes: bytes) -> bytes:
+    return np.frombuffer(planes, np.uint8).reshape(WIDTH, -1).T.tobytes()
+
+
+def _shared(left: bytes, right: bytes) -> int:
+    """Length of the longest common prefix."""
+    if right.startswith(left):  # nearly always: the next prompt goes on where the last one ended
+        return len(left)
+    length = min(len(left), len(right))
+    differs = np.frombuffer(left, np.uint8, length) != np.frombuffer(right, np.uint8, length)
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length
+
+
+def unpack(rows: Iterable[sa.Row[Any]]) -> Iterator[Step]:
+    """The steps of `rows`: all columns of the table `steps` and `trajectory_id`, each just after what it rests on.
+
+    Raises:
+        PoolError: the stored bytes are damaged; the message names the step.
+    """
+    decompress = zstandard.ZstdDecompressor().decompress
+    context = None
+    for row in rows:
+        try:
+            context, message = _unpacked(row, context, decompress)
+            step = _step(row, context, message)
+        except (zstandard.ZstdError, KeyError, ValueError) as error:
+            raise PoolError(f"step {row.id} is damaged in the pool: {error!r}") from error
+        yield step
+
+
+def _unpacked(
+    row: sa.Row[Any], before: _Context | None, decompress: Callable[[bytes], bytes]
+) -> tuple[_Context, bytes]:
+    """What the step was given and gave, and its message."""
+    tokens = _in_order(decompress(row.tokens))
+    texts = decompress(row.texts) if row.texts else b""
+    request = texts[: row.request_rest]
+    if row.base_cursor is not None:
+        if before is None or before.cursor != row.base_cursor:
+            raise ValueError(f"the step that it is stored against, at {row.base_cursor}, is gone")
+        tokens = before.ids[: row.prompt_shared * WIDTH] + tokens
+        request = before.request[: row.request_shared] + request
+    return _Context(row.cursor, tokens, request, 0, 0), texts[row.request_rest :]
+
+
+def _step(row: sa.Row[Any], context: _Context, message: bytes) -> Step:
+    ids: Ids = np.frombuffer(context.ids, _INT32)
+    logprobs: Floats = np.frombuffer(row.logprobs, _FLOAT32)
+    return Step(
+        id=row.id,
+        trajectory_id=row.trajectory_id,
+        index=row.position,
+        prompt_ids=ids[: row.prompt_tokens],
+        response_ids=ids[row.prompt_tokens :],
+        logprobs=logprobs,
+        policy_version_min=row.policy_version_min,
+        policy_version_max=row.policy_version_max,
+        finish_reason=row.finish_reason,
+        token_source=row.token_source,
+        sampling=Sampling(
+            temperature=row.temperature,
+            top_p=row.top_p,
+            top_k=row.top_k,
+            max_tokens=row.max_tokens,
+            seed=row.seed,
+            constrained=bool(row.constrained),
+        ),
+        model=row.model,
+        parent_id=row.parent_id,
+        fork=row.fork,
+        side=row.side,
+        prefill=row.prefill,
+        dialect=row.dialect,
+        request=context.request.decode("utf-8", "surrogatepass"),
+        response=message.decode("utf-8", "surrogatepass"),
+        created_at=row.created_at,
+        latency=row.latency,
+    )
