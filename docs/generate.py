@@ -231,6 +231,7 @@ BODIES: tuple[tuple[str, type[BaseModel]], ...] = (
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "agent_routes": lambda: _routes("call models"),
     "record_routes": lambda: _routes("record and read"),
+    "feed_routes": lambda: _routes("feed"),
     "operation_routes": lambda: _routes("operations"),
     "bodies": _bodies,
     "metrics": _metrics,

@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 def groups(
     pool: PoolLocation = LATEST_POOL,
     channel: Annotated[str | None, typer.Option(help="Only those collected for it.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of groups.")] = 50,
 ) -> None:
     """List groups, newest first: open, ready, or dropped and why; and how many trajectories the open ones lack."""
     with open_pool(pool, read_only=True) as opened:

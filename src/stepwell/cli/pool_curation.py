@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 def verdict(
     record_id: _Id,
-    how: Annotated[str, typer.Argument(metavar="accept|reject|clear")],
+    how: Annotated[str, typer.Argument(metavar="accept|reject|clear", help="The verdict.")],
     pool: PoolLocation = LATEST_POOL,
     why: _Why = "",
 ) -> None:
@@ -46,7 +46,7 @@ def verdict(
 
 def tag(
     record_id: _Id,
-    label: Annotated[str, typer.Argument(metavar="TAG")],
+    label: Annotated[str, typer.Argument(metavar="TAG", help="The label.")],
     pool: PoolLocation = LATEST_POOL,
     remove: Annotated[bool, typer.Option("--remove", help="Take the tag away.")] = False,
 ) -> None:
@@ -58,7 +58,7 @@ def tag(
 
 def note(
     record_id: _Id,
-    text: Annotated[str, typer.Argument(metavar="TEXT")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The remark.")],
     pool: PoolLocation = LATEST_POOL,
     about: Annotated[str, typer.Option(help="What the remark is about.")] = "note",
 ) -> None:
@@ -91,7 +91,7 @@ def select(
 
 @datasets.command(epilog="Example: [bold]stepwell pool dataset freeze train --where min_reward=0.5[/bold]")
 def freeze(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the dataset.")],
     pool: PoolLocation = LATEST_POOL,
     where: Where = None,
     chosen: Chosen = "",
@@ -113,8 +113,8 @@ def ls(pool: PoolLocation = LATEST_POOL) -> None:
 
 @datasets.command(epilog="Example: [bold]stepwell pool dataset diff train@1 train@2[/bold]")
 def diff(
-    before: Annotated[str, typer.Argument(metavar="NAME[@VERSION]")],
-    after: Annotated[str, typer.Argument(metavar="NAME[@VERSION]")],
+    before: Annotated[str, typer.Argument(metavar="NAME[@VERSION]", help="A version; the newest if none is named.")],
+    after: Annotated[str, typer.Argument(metavar="NAME[@VERSION]", help="A version; the newest if none is named.")],
     pool: PoolLocation = LATEST_POOL,
 ) -> None:
     """Say which trajectories one version has and another has not, or has otherwise."""

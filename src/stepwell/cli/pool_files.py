@@ -66,7 +66,7 @@ def _entries(pool: Pool, selection: Selection | None) -> Iterator[Entry]:
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(metavar="PATH", exists=True)],
+    path: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A file or folder.")],
     pool: PoolLocation = LATEST_POOL,
     format: Annotated[str | None, typer.Option(metavar="parquet|jsonl|hf", help="Otherwise as the path says.")] = None,
     skip: Annotated[bool, typer.Option("--skip-errors", help="Leave out malformed lines instead of stopping.")] = False,

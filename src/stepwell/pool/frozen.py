@@ -17,17 +17,23 @@ class Manifest(Config):
     software: str
     """Version of Stepwell that froze it."""
     units: int
+    """Groups or trajectories that it consists of."""
     trajectories: int
+    """In all its units."""
     steps: int
+    """Of all its trajectories."""
     tokens: int
     """Prompts included."""
     policy_version_min: int | None
     """None without a step."""
     policy_version_max: int | None
+    """None without a step."""
     reward_mean: float | None
     """Over the trajectories; None without any."""
     agents: tuple[str, ...]
+    """Who drove them."""
     sources: tuple[str, ...]
+    """Where they come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ class Drift(Rule):
     """Too many steps that drifted: see `Step.fork`."""
 
     use: Literal["drift"] = "drift"
+    """Names the rule."""
     max_steps: int = Field(default=0, ge=0)
     """Steps that may have drifted."""
 

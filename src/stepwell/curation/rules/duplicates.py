@@ -11,6 +11,7 @@ class Duplicates(Rule):
     """Within a group, a trajectory that did exactly what an earlier one did. The first one stays."""
 
     use: Literal["duplicates"] = "duplicates"
+    """Names the rule."""
 
     def refused(self, trajectories: Sequence[Trajectory]) -> dict[int, str]:
         """See `Rule`."""

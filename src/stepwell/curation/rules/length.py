@@ -12,6 +12,7 @@ class Length(Rule):
     """Tokens of responses, and of prompts and responses together, outside a range."""
 
     use: Literal["length"] = "length"
+    """Names the rule."""
     min_response: int = Field(default=0, ge=0)
     """Tokens that every response must have."""
     max_response: int | None = Field(default=None, ge=0)

@@ -10,6 +10,7 @@ class Logprobs(Rule):
     """A step whose ids or log-probabilities do not come from the sampler: it is text only, or all of them are 0."""
 
     use: Literal["logprobs"] = "logprobs"
+    """Names the rule."""
 
     def refuses(self, trajectory: Trajectory) -> str:
         """See `Rule`."""

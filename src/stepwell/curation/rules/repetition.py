@@ -13,6 +13,7 @@ class Repetition(Rule):
     """A response of which too large a share repeats itself."""
 
     use: Literal["repetition"] = "repetition"
+    """Names the rule."""
     length: int = Field(default=8, ge=1)
     """Tokens in a row that count as a repetition when they come once more."""
     max_share: float = Field(default=0.5, ge=0, le=1)

@@ -10,6 +10,7 @@ class Score(Rule):
     """A reward part, such as the score that a judge gave, outside a range."""
 
     use: Literal["score"] = "score"
+    """Names the rule."""
     part: str
     """Name of the reward part."""
     min: float | None = None

@@ -13,6 +13,7 @@ class ToolCalls(Rule):
     """Too many tool calls whose arguments are no JSON object, or that call what the request did not offer."""
 
     use: Literal["tool_calls"] = "tool_calls"
+    """Names the rule."""
     max_invalid: int = Field(default=0, ge=0)
     """Invalid calls that a trajectory may have."""
 

@@ -10,6 +10,7 @@ class Truncation(Rule):
     """A response that hit its token limit or was aborted, or an episode that was cut."""
 
     use: Literal["truncation"] = "truncation"
+    """Names the rule."""
     responses: bool = True
     """Whether a response that was cut counts."""
     episodes: bool = False

@@ -13,6 +13,7 @@ class ZeroAdvantage(Rule):
     """A group of several trajectories whose rewards are all the same."""
 
     use: Literal["zero_advantage"] = "zero_advantage"
+    """Names the rule."""
     tolerance: float = Field(default=0.0, ge=0)
     """Rewards that differ by no more than this are the same."""
 

@@ -54,6 +54,7 @@ class FreezeWire(Config):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "train", "selection": {"min_reward": 0.5}}]})
 
     name: str
+    """Of the dataset."""
     selection: Selection | str = Selection()
     """What is wanted, or the name of a saved selection."""
     unit: Unit = "group"
