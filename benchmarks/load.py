@@ -18,6 +18,8 @@ class Load:
     """Seconds from sending a call to the last byte of its answer, in the order of the calls."""
     first_bytes: Sequence[float]
     """Seconds to the first byte of its body."""
+    chunks: Sequence[int]
+    """How many of HTTP's chunks each body came in."""
     seconds: float
 
     def over(self, took: Mapping[int, float], q: float) -> float:
@@ -75,7 +77,7 @@ def run(url: str, path: str, bodies: Sequence[bytes], *, clients: int, key: str 
 async def _run(url: str, path: str, bodies: Sequence[bytes], clients: int, key: str) -> Load:
     parts = urlsplit(url)
     queue = list(enumerate(bodies))
-    latencies, firsts = [0.0] * len(bodies), [0.0] * len(bodies)
+    latencies, firsts, chunks = [0.0] * len(bodies), [0.0] * len(bodies), [0] * len(bodies)
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -84,17 +86,18 @@ async def _run(url: str, path: str, bodies: Sequence[bytes], clients: int, key: 
             head = f"POST {parts.path}{path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
             start = time.perf_counter()
             writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
-            firsts[number] = await _answer(reader) - start
+            first, chunks[number] = await _answer(reader)
+            firsts[number] = first - start
             latencies[number] = time.perf_counter() - start
         writer.close()
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return Load(latencies, firsts, time.perf_counter() - start)
+    return Load(latencies, firsts, chunks, time.perf_counter() - start)
 
 
-async def _answer(reader: asyncio.StreamReader) -> float:
-    """Read one answer to its end; gives the time of the first byte of its body."""
+async def _answer(reader: asyncio.StreamReader) -> tuple[float, int]:
+    """Read one answer to its end; gives the time of the first byte of its body, and the number of its chunks."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if not head.startswith(b"http/1.1 200"):
         raise RuntimeError(head.decode())
@@ -103,10 +106,11 @@ async def _answer(reader: asyncio.StreamReader) -> float:
         data = await reader.readexactly(min(1, length))
         first = time.perf_counter()
         await reader.readexactly(length - len(data))
-        return first
-    first = 0.0
+        return first, 1
+    first, chunks = 0.0, 0
     while size := int(await reader.readuntil(b"\r\n"), 16):
         await reader.readexactly(size + 2)
         first = first or time.perf_counter()
+        chunks += 1
     await reader.readuntil(b"\r\n")
-    return first
+    return first, chunks

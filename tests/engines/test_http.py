@@ -14,7 +14,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.engines import http
+from stepwell.engines import connection
 from stepwell.engines.http import HttpClient
 from stepwell.errors import ConfigError, EngineError, EngineTimeout
 from tests.fakes.servers import free_port
@@ -149,6 +149,17 @@ async def test_an_answer_that_is_not_read_to_its_end_closes_its_connection(rest:
         await client.aclose()
 
 
+async def test_to_close_an_answer_twice_is_to_close_it_once() -> None:
+    async with serving(*[saying(whole(b"x"))] * 3) as server:
+        client = client_of(server)
+        with await client.request("GET", "/") as response:
+            await response.read()
+            response.close()
+        await asyncio.gather(text(client), text(client))
+        assert server.connections == 2  # not both on the one that is kept
+        await client.aclose()
+
+
 async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
     heard = asyncio.Event()
 
@@ -193,7 +204,7 @@ async def test_an_idle_connection_is_not_used_for_long(monkeypatch: pytest.Monke
     async with serving(*[saying(whole(b"x"))] * 2) as server:
         client = client_of(server)
         await text(client)
-        monkeypatch.setattr(http, "_KEPT", 0.0)
+        monkeypatch.setattr(connection, "_KEPT", 0.0)
         await text(client)
         assert [number for number, _ in server.asked] == [1, 2]
         await client.aclose()
