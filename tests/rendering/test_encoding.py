@@ -1,11 +1,10 @@
-from typing import ClassVar
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from stepwell.rendering.encoding import Encoder, Remembered
+from stepwell.policy.builtin import resolve_model
+from stepwell.rendering.encoding import Encoder
 from tests.fakes.models import SPECIAL, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -43,14 +42,11 @@ def test_a_part_that_was_seen_is_not_tokenised_again():
     assert counting.calls == before
 
 
-def test_what_is_remembered_stays_within_its_budget_and_what_is_asked_for_again_stays_longest():
-    remembered = Remembered(5_000, len)
-    remembered.put("kept", b"x" * 100)
+def test_what_is_remembered_stays_within_its_budget():
+    encoder = Encoder(TOKENIZER, budget=5_000)
     for number in range(200):
-        remembered.put(f"{number}", b"x" * 100)
-        assert remembered.get("kept") == b"x" * 100
-        assert len(remembered) * 300 <= 5_000
-    assert remembered.get("0") is None
+        encoder.encode(f"{number} " + "hello " * 10)
+    assert sum(4 * len(part) + 4 * len(ids) for part, ids in [*encoder._young.items(), *encoder._old.items()]) <= 5_000
 
 
 def _with_words(pattern: str | None) -> Tokenizer:
@@ -66,42 +62,25 @@ _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-WORDED = [_with_words(None), _with_words(_QWEN)]
+LOOKUP = Tokenizer.from_file(str(resolve_model("lookup") / "tokenizer.json"))  # has words that end in a space
 PROSE = st.text(st.sampled_from("the l1.'\n €é"), max_size=30)
+CALLS = st.lists(st.sampled_from(["find ", "search ", "open ", "answer ", "a", " ", "<|end|>"]), max_size=8).map(
+    "".join
+)
 
 
-@pytest.mark.parametrize("tokenizer", WORDED, ids=["gpt2", "qwen"])
-@given(texts=st.lists(PROSE, max_size=6))
-def test_the_ids_are_those_of_the_whole_text_if_words_are_remembered(tokenizer, texts):
+@pytest.mark.parametrize(
+    "tokenizer", [_with_words(None), _with_words(_QWEN), LOOKUP], ids=["gpt2", "qwen", "whole words"]
+)
+@given(texts=st.lists(PROSE | CALLS, max_size=6))
+def test_the_ids_are_those_of_the_whole_text_whatever_the_tokenizer_takes_for_a_word(tokenizer, texts):
     encoder = Encoder(tokenizer, budget=3_000)
     for text in [*texts, " ".join(texts), *texts]:
-        assert encoder.encode(text).tolist() == _whole(tokenizer, text)
+        assert encoder.encode(text).tolist() == tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_of_a_new_text_only_the_words_that_are_new_are_tokenised():
-    class Watching:
-        asked: ClassVar[list[str]] = []
-
-        def __getattr__(self, name):
-            return getattr(WORDED[0], name)
-
-        def encode(self, text, **options):
-            self.asked.append(text)
-            return WORDED[0].encode(text, **options)
-
-    encoder = Encoder(Watching())
-    encoder.encode("hello the old hello")
-    Watching.asked.clear()
-    encoder.encode("hello the new big old hello well")
-    assert Watching.asked == [" new big", " well"]
-
-
-def test_words_that_the_tokenizer_does_not_split_are_not_taken_apart():
-    tokenizer = tiny_tokenizer()  # without a pattern it merges across words
-    merged = tokenizer.encode("he the", add_special_tokens=False).ids
-    encoder = Encoder(tokenizer)
-    encoder.encode("he")
-    assert encoder.encode("he the").tolist() == merged
+def test_a_call_of_the_lookup_model_is_one_token_for_its_word():
+    assert len(Encoder(LOOKUP).encode("find ")) == 1
 
 
 @given(TEXTS)
