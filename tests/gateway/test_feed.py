@@ -1,17 +1,23 @@
 """The routes of those who consume and curate."""
 
 import json
+import socket
 import threading
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from stepwell.gateway.app import create_app
 from stepwell.pool.arrays import from_msgpack
 from stepwell.pool.arrow import from_arrow
+from stepwell.pool.lease import LeaseSpec
+from stepwell.pool.schema import leases
 from stepwell.types import GroupInfo, TrajectoryInfo
 from tests.fakes.engines import ScriptedEngine
+from tests.fakes.servers import wait_until
 from tests.pool.builders import ready_group
 
 
@@ -56,6 +62,21 @@ def test_a_lease_waits_for_what_comes(http, pool):
     timer.start()
     assert len(http.post("/v1/leases", json={"consumer": "c", "wait": 30}).json()["groups"]) == 1
     timer.join()
+
+
+def test_what_a_client_that_left_would_have_got_is_given_back(serve, renderer, pool):
+    url = urlsplit(serve(ScriptedEngine(renderer)))
+    body = json.dumps({"consumer": "c", "wait": 30, "seconds": 3600}).encode()
+    with socket.create_connection((url.hostname, url.port)) as client:
+        client.sendall(b"POST /v1/leases HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: bool(rows(pool)))  # it is waiting
+    pool.put(*ready_group("g"))
+    wait_until(lambda: bool(pool.lease(LeaseSpec(consumer="c")).groups))
+
+
+def rows(pool):
+    """Leases that were made, empty ones too."""
+    return pool._read(lambda connection: connection.execute(sa.select(leases)).all())
 
 
 @pytest.mark.parametrize(

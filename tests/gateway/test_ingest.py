@@ -253,7 +253,12 @@ def test_the_pool_client_stores_records_of_all_kinds_as_the_pool_itself_would(re
     steps = [Step(**{**STEP, "id": f"s-{t.id}", "trajectory_id": t.id}) for t in trajectories]
     notes = [Annotation.reward("trajectory", "a", 1.0), Annotation.reward("step", "s-b", 0.5, "part")]
     ends = [Annotation.end("a", "terminated"), Annotation.end("b", "truncated", "limit")]
-    records = [group, *trajectories, *steps, *notes, *ends]
+    said = [
+        Annotation.verdict("trajectory", "a", "accept", "fine"),
+        Annotation.tag("step", "s-b", "odd"),
+        Annotation(target="trajectory", target_id="b", kind="note", name="review", text="look"),
+    ]
+    records = [group, *trajectories, *steps, *notes, *ends, *said]
     receipts = remote.append(records).result(timeout=20)
     again = remote.append(records).result(timeout=20)
     assert [receipt.id for receipt in receipts] == [record.id for record in records]
@@ -262,6 +267,8 @@ def test_the_pool_client_stores_records_of_all_kinds_as_the_pool_itself_would(re
     stored = pool.group("g")
     assert [t.steps[0] for t in stored.trajectories] == steps
     assert [(t.status, t.reward) for t in stored.trajectories] == [("terminated", 1.0), ("truncated", 0.5)]
+    assert [(t.verdict, t.tags) for t in stored.trajectories] == [("accept", ()), ("clear", ("odd",))]
+    assert [pool.notes(name)[-1] for name in ("a", "b")] == [said[0], said[2]]
     remote.close()
 
 

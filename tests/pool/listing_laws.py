@@ -5,6 +5,7 @@ import pytest
 from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.pool.base import Pool
+from stepwell.pool.lease import LeaseSpec
 from stepwell.types import Annotation, GroupInfo, Record, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import complete_trajectory, make_step, ready_group
 
@@ -60,6 +61,17 @@ class PageLaws:
             with pytest.raises(InvalidRequest, match="limit"):
                 ask(limit=limit)
 
+    @pytest.mark.parametrize("name", ["a\0", "\ud800"])
+    def test_names_that_no_pool_can_hold_are_an_invalid_request_and_no_failure(self, pool: Pool, name: str) -> None:
+        for field in ("task_ids", "group_ids", "trajectory_ids", "agents", "sources", "tags", "without_tags"):
+            with pytest.raises(InvalidRequest, match=field):
+                pool.trajectories(Selection(**{field: (name,)}))
+        wishes = ({"consumer": name}, {"selection": name}, {"selection": Selection(channel=name)}, {"dataset": name})
+        for wish in wishes:
+            with pytest.raises(ValueError):
+                pool.lease(LeaseSpec(**{"consumer": "c", **wish}))
+        assert pool.groups(name) == pool.refills(name) == []
+
 
 class TextLaws:
     def test_trajectories_are_found_by_the_words_of_one_of_their_steps(self, pool: Pool) -> None:
@@ -75,7 +87,7 @@ class TextLaws:
         pool.put(TrajectoryInfo(id="a"), make_step("a", request="later on"))
         assert found(pool, text="later") == ["a"]
 
-    @pytest.mark.parametrize("text", ['"', "a\"b' OR 1", "*", "   ", "(", "naïve 東京", "\0"])
+    @pytest.mark.parametrize("text", ['"', "a\"b' OR 1", "*", "   ", "(", "naïve 東京", "\0", "a\0naïve"])
     def test_no_text_breaks_a_search(self, pool: Pool, text: str) -> None:
         pool.put(TrajectoryInfo(id="a"), make_step("a", request="a naïve b or 1 in 東京 \0 \ud800"))
         assert found(pool, text=text) == ["a"]

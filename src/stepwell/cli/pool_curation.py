@@ -1,7 +1,7 @@
 """`stepwell pool verdict|tag|note|select|dataset`: what people decide about stored data."""
 
 import dataclasses
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
 from stepwell.cli.selecting import Chosen, Where, selection_of
-from stepwell.errors import ConfigError, NotFound
+from stepwell.errors import NotFound
 from stepwell.pool.base import Pool
 from stepwell.pool.frozen import DatasetInfo
 from stepwell.pool.lease import Unit
@@ -33,14 +33,13 @@ def add_to(app: typer.Typer) -> None:
 
 def verdict(
     record_id: _Id,
-    how: Annotated[str, typer.Argument(metavar="accept|reject|clear", help="The verdict.")],
+    how: Annotated[Verdict, typer.Argument(metavar="accept|reject|clear", help="The verdict.")],
     pool: PoolLocation = LATEST_POOL,
     why: _Why = "",
 ) -> None:
     """Say whether it may be trained on. It changes what the next lease hands over."""
-    chosen = _choice("verdict", how, get_args(Verdict))
     with open_pool(pool) as opened:
-        opened.put(Annotation.verdict(_kind(opened, record_id), record_id, chosen, why))  # type: ignore[arg-type]
+        opened.put(Annotation.verdict(_kind(opened, record_id), record_id, how, why))
     typer.echo(f"{record_id}: {how}")
 
 
@@ -95,12 +94,11 @@ def freeze(
     pool: PoolLocation = LATEST_POOL,
     where: Where = None,
     chosen: Chosen = "",
-    unit: Annotated[str, typer.Option(metavar="group|siblings|trajectory", help="What it consists of.")] = "group",
+    unit: Annotated[Unit, typer.Option(help="What it consists of.")] = "group",
 ) -> None:
     """Make the next version of a dataset out of what is wanted now; nothing changes if nothing has changed."""
-    kind = _choice("--unit", unit, get_args(Unit))
     with open_pool(pool) as opened:
-        made = opened.freeze(name, selection_of(opened, chosen, where), unit=kind)  # type: ignore[arg-type]
+        made = opened.freeze(name, selection_of(opened, chosen, where), unit=unit)
     Console().print(_table([made]))
 
 
@@ -134,12 +132,6 @@ def _table(found: list[DatasetInfo]) -> Table:
         counts = [f"{count:,}" for count in (of.units, of.trajectories, of.steps, of.tokens)]
         table.add_row(f"{one.name}@{one.version}", one.unit, *counts, reward, versions, one.digest[:12])
     return table
-
-
-def _choice(what: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ConfigError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
-    return value
 
 
 def _kind(pool: Pool, record_id: str) -> _Target:

@@ -212,6 +212,8 @@ def _kind(record: Record) -> str:
             return "steps"
         case Annotation(kind="reward"):
             return "rewards"
+        case Annotation(kind="verdict" | "tag" | "note"):
+            return "curation"
         case Annotation(kind="end"):
             return _ENDS
     raise InvalidRequest(f"a {type(record).__name__} of this kind cannot be sent to a pool in another process")
@@ -222,7 +224,8 @@ def _shape(record: Record) -> Mapping[str, Any]:
     if not isinstance(record, Annotation):
         return shape
     kept = {name: shape[name] for name in ("id", "name", "value", "text", "created_at")}
-    return {**kept, f"{record.target}_id": record.target_id}
+    kind = {} if record.kind in ("reward", "end") else {"kind": record.kind}
+    return {**kept, **kind, f"{record.target}_id": record.target_id}
 
 
 def _given(item: Feedback | Event) -> Mapping[str, Any]:

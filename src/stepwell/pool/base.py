@@ -156,7 +156,8 @@ class Pool(Protocol):
         group does not. Records of one call see those before them.
 
         Raises (in the future):
-            PoolError: the storage failed; nothing of this call is stored.
+            PoolError: the storage failed; nothing of this call is stored, unless a server went away while it
+                committed: then nobody knows, and the same call may be made again.
         """
         ...
 

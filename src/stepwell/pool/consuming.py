@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import sqlalchemy as sa
 
 from stepwell.errors import InvalidRequest, NoProducer, PoolError
-from stepwell.pool import feed, queries, saved
+from stepwell.pool import feed, filters, queries, saved
 from stepwell.pool.groups import settle
 from stepwell.pool.lease import Consumption, Lease, LeaseSpec
 from stepwell.pool.rows import storable
@@ -34,11 +34,12 @@ class Runs(Protocol):
 
 def lease(write: Runs, read: Runs, spec: LeaseSpec, clock: Callable[[], float]) -> Lease:
     """See `Pool.lease`."""
-    if isinstance(spec.selection, str):
-        spec = spec.model_copy(update={"selection": read(partial(saved.selection, name=spec.selection))})
-    selection = spec.selection_given
-    if not all(map(storable, (spec.consumer, spec.dataset, selection.channel or "", *selection.group_ids))):
+    named = spec.selection if isinstance(spec.selection, str) else None
+    if not all(map(storable, (spec.consumer, spec.dataset, named or ""))):
         raise InvalidRequest("a lease needs names without NUL or lone surrogates")
+    if named is not None:
+        spec = spec.model_copy(update={"selection": read(partial(saved.selection, name=named))})
+    filters.require_storable(spec.selection_given)
     until = time.monotonic() + spec.wait
     while True:
         claim = write(_claiming(spec, clock()))

@@ -1,19 +1,27 @@
 """A selection as SQL over the table of trajectories, the same for every database."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from stepwell.curation.selection import Selection
+from stepwell.errors import InvalidRequest
 from stepwell.pool import texts
+from stepwell.pool.rows import storable
 from stepwell.pool.schema import groups, tags, trajectories
 
 Condition = sa.ColumnElement[bool]
+_NAMES: Final = ("channel", "task_ids", "group_ids", "trajectory_ids", "agents", "sources", "tags", "without_tags")
 
 
 def conditions(selection: Selection, dialect: str) -> list[Condition]:
-    """What holds of the trajectories that `selection` wants; in the SQL of that `dialect`."""
+    """What holds of the trajectories that `selection` wants; in the SQL of that `dialect`.
+
+    Raises:
+        InvalidRequest: a name in it is one that no pool can hold.
+    """
+    require_storable(selection)
     of = trajectories.c
     of_task = sa.select(groups.c.cursor).where(groups.c.task_id.in_(selection.task_ids))
     member_of = sa.select(groups.c.cursor).where(groups.c.id.in_(selection.group_ids))
@@ -42,6 +50,14 @@ def conditions(selection: Selection, dialect: str) -> list[Condition]:
     if selection.without_tags:
         found.append(of.cursor.not_in(_tagged(selection.without_tags)))
     return found
+
+
+def require_storable(selection: Selection) -> None:
+    """Raise InvalidRequest for a name that no pool can hold; databases would say so in words of their own."""
+    for name in _NAMES:
+        given = getattr(selection, name) or ()
+        if not all(map(storable, [given] if isinstance(given, str) else given)):
+            raise InvalidRequest(f"{name} of the selection has NUL or a lone surrogate, which nothing in a pool has")
 
 
 def _equal(column: sa.Column[Any], value: object) -> list[Condition]:

@@ -13,19 +13,12 @@ from stepwell.pool.rows import TABLES, annotation, group_info, trajectory_info, 
 from stepwell.pool.schema import annotations, groups, steps, trajectories, updates
 from stepwell.types import Annotation, Record, Trajectory
 
-_groups_of = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
-_notes = (
-    sa.select(annotations, steps.c.id.label("step_id"), trajectories.c.id.label("trajectory_id"))
-    .join(trajectories, annotations.c.trajectory_cursor == trajectories.c.cursor)
-    .outerjoin(steps, annotations.c.step_cursor == steps.c.cursor)
-)
-
 
 def page(
     connection: sa.Connection, selection: Selection | None, before: int | None, limit: int
 ) -> list[tuple[int, TrajectorySummary]]:
     """See `Pool.trajectories`."""
-    statement = _groups_of.order_by(trajectories.c.cursor.desc()).limit(limit)
+    statement = queries.trajectory_rows.order_by(trajectories.c.cursor.desc()).limit(limit)
     if selection is not None:
         statement = statement.where(*filters.conditions(selection, connection.dialect.name))
     if before is not None:
@@ -133,8 +126,10 @@ def notes(connection: sa.Connection, trajectory_id: str) -> list[Annotation]:
     cursor = connection.scalar(sa.select(trajectories.c.cursor).where(trajectories.c.id == trajectory_id))
     if cursor is None:
         raise NotFound(f"no trajectory {trajectory_id!r}")
-    rows = connection.execute(_notes.where(annotations.c.trajectory_cursor == cursor).order_by(annotations.c.cursor))
-    return [annotation(row, row.trajectory_id) for row in rows]
+    rows = connection.execute(
+        queries.note_rows.where(annotations.c.trajectory_cursor == cursor).order_by(annotations.c.cursor)
+    )
+    return [annotation(row) for row in rows]
 
 
 def _read_groups(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, Record]:
@@ -143,7 +138,7 @@ def _read_groups(connection: sa.Connection, cursors: Sequence[int]) -> dict[int,
 
 
 def _read_trajectories(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, Record]:
-    found = queries.select_in(connection, _groups_of, trajectories.c.cursor, cursors)
+    found = queries.select_in(connection, queries.trajectory_rows, trajectories.c.cursor, cursors)
     return {row.cursor: trajectory_info(row) for row in found}
 
 
@@ -152,8 +147,8 @@ def _read_steps(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, 
 
 
 def _read_annotations(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, Record]:
-    found = queries.select_in(connection, _notes, annotations.c.cursor, cursors)
-    return {row.cursor: annotation(row, row.trajectory_id) for row in found}
+    found = queries.select_in(connection, queries.note_rows, annotations.c.cursor, cursors)
+    return {row.cursor: annotation(row) for row in found}
 
 
 def _read_updates(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, Record]:

@@ -21,7 +21,7 @@ _AMONG: Final = "among"
 class _Among(sa.ColumnElement[bool]):
     """That a column is one of any number of values, which are one parameter: one statement for every number."""
 
-    inherit_cache = True
+    inherit_cache = False  # SQLAlchemy's cache would not tell two columns apart; `Prepared` is the cache here
     type = sa.Boolean()
     _is_implicitly_boolean = True  # SQLite would compare it with 1, and then use no index
 

@@ -19,14 +19,17 @@ _CHUNK: Final = 5_000  # values bound per statement; the databases allow about 3
 
 newest_cursor = sa.select(meta.c.value).where(meta.c.name == "cursor")
 
-_trajectories = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
+trajectory_rows = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
 _steps = sa.select(steps, trajectories.c.id.label("trajectory_id")).join(
     trajectories, steps.c.trajectory_cursor == trajectories.c.cursor
 )
 _of_trajectories = LookUp(_steps.order_by(steps.c.trajectory_cursor, steps.c.cursor), steps.c.trajectory_cursor)
-_annotations = sa.select(annotations, steps.c.id.label("step_id")).outerjoin(
-    steps, annotations.c.step_cursor == steps.c.cursor
+note_rows = (
+    sa.select(annotations, steps.c.id.label("step_id"), trajectories.c.id.label("trajectory_id"))
+    .join(trajectories, annotations.c.trajectory_cursor == trajectories.c.cursor)
+    .outerjoin(steps, annotations.c.step_cursor == steps.c.cursor)
 )
+"""Annotations with the ids of what they are about."""
 
 
 def select_in(
@@ -61,7 +64,7 @@ def steps_at(connection: sa.Connection, cursors: Sequence[int]) -> list[Step]:
 
 def trajectory(connection: sa.Connection, trajectory_id: str) -> Trajectory:
     """One trajectory. Raises NotFound."""
-    row = connection.execute(_trajectories.where(trajectories.c.id == trajectory_id)).one_or_none()
+    row = connection.execute(trajectory_rows.where(trajectories.c.id == trajectory_id)).one_or_none()
     if row is None:
         raise NotFound(f"no trajectory {trajectory_id!r}")
     return _folded(connection, [row])[0]
@@ -73,7 +76,7 @@ def group(connection: sa.Connection, group_id: str) -> Group:
     if row is None:
         raise NotFound(f"no group {group_id!r}")
     members = connection.execute(
-        _trajectories.where(trajectories.c.group_cursor == row.cursor).order_by(trajectories.c.cursor)
+        trajectory_rows.where(trajectories.c.group_cursor == row.cursor).order_by(trajectories.c.cursor)
     ).all()
     return Group(info=group_info(row), trajectories=tuple(_folded(connection, members)))
 
@@ -81,7 +84,7 @@ def group(connection: sa.Connection, group_id: str) -> Group:
 def units(connection: sa.Connection, wanted: Sequence[tuple[int, Sequence[int]]], *, single: bool) -> tuple[Group, ...]:
     """What consumers get: groups by (cursor, cursors of the members), in that order; `single`: each is a trajectory."""
     members = [cursor for _, cursors in wanted for cursor in cursors]
-    found = {row.cursor: row for row in select_in(connection, _trajectories, trajectories.c.cursor, members)}
+    found = {row.cursor: row for row in select_in(connection, trajectory_rows, trajectories.c.cursor, members)}
     folded = iter(_folded(connection, [found[cursor] for cursor in members]))
     lists = [tuple(next(folded) for _ in cursors) for _, cursors in wanted]
     if single:
@@ -97,7 +100,7 @@ def units(connection: sa.Connection, wanted: Sequence[tuple[int, Sequence[int]]]
 
 def trajectories_at(connection: sa.Connection, cursors: Sequence[int]) -> list[Trajectory]:
     """The trajectories at these cursors, in the order of `cursors`."""
-    found = {row.cursor: row for row in select_in(connection, _trajectories, trajectories.c.cursor, cursors)}
+    found = {row.cursor: row for row in select_in(connection, trajectory_rows, trajectories.c.cursor, cursors)}
     return _folded(connection, [found[cursor] for cursor in cursors])
 
 
@@ -176,9 +179,8 @@ def _steps_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[in
 
 
 def _annotations_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[int, list[Annotation]]:
-    owners = {row.cursor: row.id for row in rows}
     notes: dict[int, list[Annotation]] = defaultdict(list)
-    in_order = _annotations.order_by(annotations.c.cursor)
-    for row in select_in(connection, in_order, annotations.c.trajectory_cursor, list(owners)):
-        notes[row.trajectory_cursor].append(annotation(row, owners[row.trajectory_cursor]))
+    in_order = note_rows.order_by(annotations.c.cursor)
+    for row in select_in(connection, in_order, annotations.c.trajectory_cursor, [row.cursor for row in rows]):
+        notes[row.trajectory_cursor].append(annotation(row))
     return notes

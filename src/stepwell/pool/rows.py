@@ -236,13 +236,13 @@ def trajectory_info(row: sa.Row[Any]) -> TrajectoryInfo:
     )
 
 
-def annotation(row: sa.Row[Any], trajectory_id: str) -> Annotation:
-    """Of a row of the table `annotations` with the id of its step, if any, as `step_id`."""
+def annotation(row: sa.Row[Any]) -> Annotation:
+    """Of a row of the table `annotations` with the ids of its trajectory and of its step, if any."""
     target: Literal["step", "trajectory"] = "trajectory" if row.step_cursor is None else "step"
     return Annotation(
         id=row.id,
         target=target,
-        target_id=trajectory_id if row.step_cursor is None else row.step_id,
+        target_id=row.trajectory_id if row.step_cursor is None else row.step_id,
         kind=row.kind,
         name=row.name,
         value=row.value,

@@ -103,6 +103,8 @@ class SQLPool:
     ) -> list[tuple[int, GroupSummary]]:
         """See `Pool.groups`."""
         _check_limit(limit)
+        if channel is not None and not storable(channel):
+            return []
         return self._read(lambda connection: listing.group_page(connection, channel, before, limit))
 
     def scan(self, selection: Selection | None = None) -> Iterator[Trajectory]:
@@ -170,6 +172,8 @@ class SQLPool:
 
     def refills(self, channel: str | None = None) -> list[Refill]:
         """See `Pool.refills`."""
+        if channel is not None and not storable(channel):
+            return []
         return self._read(lambda connection: groups.refills(connection, channel))
 
     def consumption(self) -> list[Consumption]:

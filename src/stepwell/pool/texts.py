@@ -39,7 +39,7 @@ def _on_sqlite(words: str) -> sa.Select[Any]:
 
 def _on_postgresql(words: str) -> sa.Select[Any]:
     return sa.select(_table.c.cursor).where(
-        _table.c.text.op("@@")(sa.func.plainto_tsquery(sa.literal_column("'simple'"), words))
+        _table.c.text.op("@@")(sa.func.plainto_tsquery(sa.literal_column("'simple'"), " ".join(_WORD.findall(words))))
     )
 
 

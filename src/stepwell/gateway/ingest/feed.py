@@ -14,14 +14,17 @@ from pydantic import ConfigDict, Field, ValidationError
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest
+from stepwell.gateway.calls import logged
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body, described
 from stepwell.gateway.ingest.views import log_line, trajectory_shape
-from stepwell.gateway.problems import explain
-from stepwell.gateway.transport import unless_gone
+from stepwell.gateway.problems import explain, problem_json
+from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, EventStream, unless_gone
 from stepwell.pool.arrays import step_arrays, to_msgpack
 from stepwell.pool.base import Pool
+from stepwell.pool.frozen import DatasetInfo
 from stepwell.pool.lease import Lease, LeaseSpec, Unit
+from stepwell.types import Record
 
 _C = TypeVar("_C", bound=Config)
 _T = TypeVar("_T")
@@ -29,7 +32,6 @@ _SLICE: Final = 0.5
 """Seconds that a thread of this process waits at a time for something to lease."""
 _LOOK: Final = 0.5
 """Seconds between two looks for something new."""
-_PING: Final = 15.0
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _MSGPACK: Final = "application/msgpack"
 _ANSWERS: Final = {"/leases": ("application/json", _MSGPACK, _ARROW), "/log/tail": ("text/event-stream",)}
@@ -104,17 +106,26 @@ class Feed:
         """Hand over ready units, as Arrow, msgpack or JSON, as `Accept` says; the lease is in `x-stepwell-lease`."""
         spec = await self._read(request, LeaseSpec)
         until = time.monotonic() + min(spec.wait, self._config.lease_wait_seconds)
-        lease = await unless_gone(request.receive, self._leased(spec, until))
+        try:
+            lease = await unless_gone(request.receive, self._leased(spec, until))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED)
         kind, body = await asyncio.to_thread(_written, lease, request.headers.get("accept", ""))
         headers = {"x-stepwell-lease": lease.id, "x-stepwell-expires-at": repr(lease.expires_at)}
         return Response(body, headers=headers, media_type=kind)
 
     async def _leased(self, spec: LeaseSpec, until: float) -> Lease:
-        """In slices, so that no thread waits for a client that has left."""
+        """In slices, so that no thread waits for a client that has left. What that one would have got is given back."""
         while True:
             left = until - time.monotonic()
             part = spec.model_copy(update={"wait": max(0.0, min(_SLICE, left))})
-            lease = await asyncio.to_thread(self._pool.lease, part)
+            leasing = asyncio.ensure_future(asyncio.to_thread(self._pool.lease, part))
+            try:
+                lease = await asyncio.shield(leasing)
+            except asyncio.CancelledError:
+                lease = await leasing
+                await asyncio.to_thread(self._pool.release, lease.id)
+                raise
             if lease.groups or left <= _SLICE:
                 return lease
 
@@ -171,19 +182,15 @@ class Feed:
         if resumed.isdecimal() and len(resumed) < 19:
             after = int(resumed)
         place = after if after is not None else (await asyncio.to_thread(self._pool.stats)).cursor
-        return _EventResponse(self._events(place), media_type="text/event-stream")
+        return EventStream(self._appended(place), _Lines(), {}, ping_seconds=self._config.ping_seconds)
 
-    async def _events(self, place: int) -> AsyncGenerator[bytes, None]:
-        quiet = time.monotonic()
+    async def _appended(self, place: int) -> AsyncGenerator[tuple[int, Record], None]:
         while True:
-            page = await asyncio.to_thread(lambda: self._pool.log(after=place, limit=100))  # noqa: B023 - awaited
+            page = await asyncio.to_thread(self._pool.log, after=place, limit=100)
             for cursor, record in page:
-                yield f"id: {cursor}\ndata: {json.dumps(log_line(cursor, record))}\n\n".encode()
-                place, quiet = cursor, time.monotonic()
+                yield cursor, record
+                place = cursor
             if not page:
-                if time.monotonic() - quiet > _PING:
-                    quiet = time.monotonic()
-                    yield b": ping\n\n"
                 await asyncio.sleep(_LOOK)
 
     def selections(self) -> Response:
@@ -215,21 +222,22 @@ class Feed:
         return _understood(lambda: kind.model_validate(body.value()))
 
 
-class _EventResponse(Response):
-    """A stream of events for as long as the client stays."""
+class _Lines:
+    """Writes the log as events; see `transport.Writing`."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], media_type: str) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"}, media_type=media_type)
-        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._events = events
+    def write(self, item: tuple[int, Record]) -> bytes:
+        """With the cursor as the event's id, behind which a client may resume."""
+        return f"id: {item[0]}\ndata: {json.dumps(log_line(*item))}\n\n".encode()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await unless_gone(receive, self._send_all(send))
+    def over(self) -> None:
+        """The log never ends."""
 
-    async def _send_all(self, send: Any) -> None:
-        async for event in self._events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+    def left(self) -> None:
+        """Nothing hangs on it."""
+
+    def failed(self, error: Exception) -> bytes:
+        """The client may resume behind the last event that it got."""
+        return b"event: error\ndata: " + problem_json(logged(error, "the log's tail")) + b"\n\n"
 
 
 def _written(lease: Lease, accept: str) -> tuple[str, bytes]:
@@ -264,12 +272,8 @@ def _understood(read: Callable[[], _T]) -> _T:
         raise InvalidRequest(explain(error)) from error
 
 
-def _dataset(one: Any) -> dict[str, Any]:
-    return {**_shallow(one), "manifest": one.manifest.model_dump(mode="json")}
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+def _dataset(one: DatasetInfo) -> dict[str, Any]:
+    return {**_shape(one), "manifest": one.manifest.model_dump(mode="json")}
 
 
 def _shape(value: Any) -> dict[str, Any]:
