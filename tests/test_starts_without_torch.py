@@ -13,6 +13,7 @@ NEEDS_NO_TORCH = (
     "pool",
     "gateway",
     "rollout",
+    "scoring",
     "dashboard",
     "environments",
     "cli.main",

@@ -4,13 +4,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stepwell.client.aio import AsyncClient, AsyncSession
+    from stepwell.client.aio_consumer import AsyncLease
+    from stepwell.client.consumer import Lease
     from stepwell.client.requests import Event, Feedback
     from stepwell.client.sync import Client, Session
 
-__all__ = ["AsyncClient", "AsyncSession", "Client", "Event", "Feedback", "Session", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "AsyncLease",
+    "AsyncSession",
+    "Client",
+    "Event",
+    "Feedback",
+    "Lease",
+    "Session",
+    "__version__",
+]
 __version__ = "0.1.0"
 
-_HOMES = {"Client": "sync", "Session": "sync", "AsyncClient": "aio", "AsyncSession": "aio"}
+_HOMES = {
+    "Client": "sync",
+    "Session": "sync",
+    "Lease": "consumer",
+    "AsyncClient": "aio",
+    "AsyncSession": "aio",
+    "AsyncLease": "aio_consumer",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -58,6 +58,19 @@ def component_config(table: Mapping[str, type[C]], base: type[C], section: Mappi
         raise ConfigError("\n".join(f"{use}: {_explain(kind, problem)}" for problem in error.errors())) from error
 
 
+def imported(reference: str) -> Any:
+    """What `package.module:name` or `path/file.py:name` names.
+
+    Raises:
+        ConfigError: there is no such module or name.
+    """
+    place, colon, name = reference.rpartition(":")
+    found = getattr(_module(place), name, None) if colon else None
+    if found is None:
+        raise ConfigError(f"{reference!r} names nothing; write package.module:name or path/file.py:name")
+    return found
+
+
 def _imported(use: str, base: type[C], table: Mapping[str, type[C]]) -> type[C]:
     place, colon, name = use.rpartition(":")
     if not colon:

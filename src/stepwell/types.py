@@ -30,7 +30,7 @@ Status = Literal["open", "terminated", "truncated", "failed"]
 AnnotationKind = Literal["reward", "end", "feedback", "event", "verdict", "tag", "note"]
 Verdict = Literal["accept", "reject", "clear"]
 Fork = Literal["", "root", "client", "template", "tokenizer"]
-Side = Literal["", "title", "other"]
+Side = Literal["", "title", "state", "other"]
 
 _FINISH_REASONS: Final = get_args(FinishReason)
 _TOKEN_SOURCES: Final = get_args(TokenSource)
@@ -460,6 +460,8 @@ class Credit(_ByValue):
     value_targets: Floats = field(default_factory=lambda: NO_FLOATS)
     """float32 [V]: regression target of the value read just before response token j; V is 0 (no critic),
     1 (only at the last prompt token) or R (at every response token)."""
+    trained: bool = True
+    """False: the step was read, but it is to have no part in the loss, as if it were not in the batch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "advantages", _frozen_floats("Credit.advantages", self.advantages))
@@ -491,10 +493,16 @@ class Sample(_ByValue):
     """float32 [V]: the critic's values before the update, for value clipping."""
     temperature: float = 1.0
     """The trainer divides its logits by this, as the engine did."""
+    index: int = 0
+    """Of the step in its trajectory."""
+    old_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    """float32 [R], nats: the denominator of the ratio; empty: as sampled."""
+    reference_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    """float32 [R], nats: of the policy before its first update; empty: nobody asked for them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_ids", _frozen_ids("Sample.token_ids", self.token_ids))
-        for name in ("logprobs", "advantages", "value_targets", "old_values"):
+        for name in ("logprobs", "advantages", "value_targets", "old_values", "old_logprobs", "reference_logprobs"):
             object.__setattr__(self, name, _frozen_floats(f"Sample.{name}", getattr(self, name)))
         response = len(self.token_ids) - self.prompt_length
         if not (self.prompt_length >= 1 and response == len(self.logprobs) == len(self.advantages)):
@@ -502,3 +510,6 @@ class Sample(_ByValue):
                 f"Sample of {len(self.token_ids)} tokens with prompt_length {self.prompt_length} needs {response} "
                 f"logprobs and advantages, got {len(self.logprobs)} and {len(self.advantages)}"
             )
+        for name in ("old_logprobs", "reference_logprobs"):
+            if len(getattr(self, name)) not in (0, response):
+                raise InvalidRecord(f"Sample.{name} has {len(getattr(self, name))} values for {response} tokens")

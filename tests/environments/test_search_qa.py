@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from stepwell.environments.answers import contains_answer
 from stepwell.environments.corpora import wikipedia_corpus
 from stepwell.environments.search_qa import SearchQA, SearchQAConfig
 from stepwell.errors import InvalidRequest, MissingDependency
 from stepwell.rendering.messages import Message
+from stepwell.scoring.answers import contains_answer
 from tests.environments.laws import call, hotpot_file, play, say
 
 SEARCH = call("search", query="capital of Quell")

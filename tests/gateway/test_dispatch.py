@@ -25,7 +25,7 @@ def asked() -> list[str]:
 @pytest.fixture
 def dispatch(asked: list[str]) -> ASGIApp:
     endpoints = {path: Named(asked, path) for path in ("/v1/chat", "/chat")}
-    return Dispatch(Named(asked, "framework"), endpoints)
+    return Dispatch(Named(asked, "framework"), endpoints, {"/v1/steps": Named(asked, "steps")})
 
 
 async def _go(dispatch: ASGIApp, path: str, method: str = "POST", kind: str = "http") -> Scope:
@@ -39,6 +39,12 @@ async def test_a_known_path_goes_to_its_endpoint_with_or_without_a_trajectory(di
     assert (await _go(dispatch, path))["path_params"] == {}
     assert (await _go(dispatch, f"/t/a b:1{path}"))["path_params"] == {"trajectory": "a b:1"}
     assert asked == [path, path]
+
+
+async def test_what_belongs_to_no_trajectory_has_one_path_only(dispatch, asked) -> None:
+    await _go(dispatch, "/v1/steps")
+    await _go(dispatch, "/t/x/v1/steps")
+    assert asked == ["steps", "framework"]
 
 
 @pytest.mark.parametrize(

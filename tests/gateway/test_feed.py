@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
+from stepwell.curation.selection import Selection
 from stepwell.gateway.app import create_app
 from stepwell.pool.arrays import from_msgpack
 from stepwell.pool.arrow import from_arrow
@@ -159,7 +160,38 @@ def test_curation_over_http_changes_what_is_handed_over(http, pool):
         assert [group["info"]["id"] for group in groups] == ["b"]
 
 
-def test_a_consumer_that_waits_for_producers_that_are_gone_is_told(http):
+def test_a_consumer_that_waits_for_producers_that_are_gone_is_told(renderer, pool):
+    http = TestClient(create_app(ScriptedEngine(renderer), renderer, pool))  # not started, so no producer itself
     http.post("/v1/producers/rollout", json={"seconds": 0.001})
     answer = http.post("/v1/leases", json={"consumer": "c", "wait": 30})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_producer")
+
+
+def test_a_listing_takes_a_saved_selection_or_one_as_json(http, pool):
+    pool.put(TrajectoryInfo(id="mine", agent="a"), TrajectoryInfo(id="other"))
+    pool.save_selection("mine", Selection(agents=("a",)))
+    for selection in ("mine", '{"agents": ["a"]}'):
+        page = http.get("/v1/trajectories", params={"selection": selection}).json()["data"]
+        assert [line["info"]["id"] for line in page] == ["mine"]
+    assert http.get("/v1/trajectories", params={"selection": "nowhere"}).status_code == 404
+    assert http.get("/v1/trajectories", params={"selection": '{"agent": "a"}'}).status_code == 400
+    assert http.get("/v1/trajectories", params={"selection": "mine", "where": "agents=a"}).status_code == 400
+
+
+def test_the_reason_why_a_lease_is_given_back_is_logged_and_may_be_left_out(http, pool, caplog):
+    pool.put(*ready_group("g"))
+    for said in ({}, {"json": {"reason": "too\nbig"}}):
+        lease = http.post("/v1/leases", json={"consumer": "c"}).json()
+        assert len(lease["groups"]) == 1
+        assert http.post(f"/v1/leases/{lease['id']}/nack", **said).status_code == 200
+    assert [record.getMessage() for record in caplog.records if "given back" in record.getMessage()] == [
+        f"lease {lease['id']} was given back: 'too\\nbig'"
+    ]
+
+
+def test_all_that_a_consumer_holds_is_given_back_at_once(http, pool):
+    pool.put(*ready_group("a"), *ready_group("b"))
+    for consumer in ("c", "c", "other"):
+        http.post("/v1/leases", json={"consumer": consumer})
+    assert http.post("/v1/leases/nack", json={"consumer": "c"}).json() == {"released": 2}
+    assert {own["consumer"]: own["held"] for own in http.get("/v1/consumption").json()["data"]} == {"other": 1}

@@ -5,6 +5,7 @@ from starlette.testclient import TestClient
 
 from stepwell.gateway.app import create_app
 from stepwell.gateway.callers import trajectory_of_session
+from stepwell.gateway.config import GatewayConfig
 from stepwell.types import Annotation
 from tests.fakes.engines import ScriptedEngine
 
@@ -192,3 +193,35 @@ def test_feedback_and_events_are_read_back_with_their_trajectory_and_change_neit
     )
     assert [Annotation(**shape) for shape in stored["annotations"]] == [thumbs, turn]
     assert (stored["status"], stored["reward"]) == ("open", None)
+
+
+def test_a_rule_makes_feedback_a_reward_at_once_and_the_word_of_the_rule_comes_before_that_of_the_feedback(
+    renderer, pool
+):
+    rule = {"thumbs_down": -2.0, "score_range": (1, 5), "reward_range": (0, 1), "edit": -1.0}
+    config = GatewayConfig(feedback_reward=rule)
+    with TestClient(create_app(ScriptedEngine(renderer), renderer, pool, config)) as http:
+        step_id = ask(http).headers["x-stepwell-step"]
+        rewards = []
+        for item in (
+            {"thumbs": "down"},
+            {"score": 4},
+            {"score": 9, "reward": True},
+            {"edit": "better"},
+            {"comment": "hm"},
+        ):
+            assert say(http, step_id=step_id, **item).json()["results"][0]["status"] == "stored"
+            rewards.append(pool.trajectory("t1").reward)
+    assert rewards == [-2.0, 0.75, 1.0, -1.0, -1.0]
+    assert pool.trajectory("t1").reward_parts == (("feedback", -1.0),)
+    assert [note[3] for note in told(pool)] == ["thumbs", "score", "score", "edit", "comment"]
+
+
+def test_what_the_rule_has_nothing_to_say_of_may_still_say_itself_that_it_is_a_reward(renderer, pool):
+    config = GatewayConfig(feedback_reward={"thumbs_up": None})
+    with TestClient(create_app(ScriptedEngine(renderer), renderer, pool, config)) as http:
+        ask(http)
+        say(http, conversation="t1", thumbs="up")
+        assert pool.trajectory("t1").reward is None
+        say(http, conversation="t1", thumbs="up", reward=True)
+        assert pool.trajectory("t1").reward == 1.0

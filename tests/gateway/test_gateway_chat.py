@@ -270,6 +270,9 @@ class FullDisk:
         failed.set_exception(PoolError("the disk is full"))
         return failed
 
+    def heartbeat(self, producer, seconds):
+        raise PoolError("the disk is full")
+
 
 def test_an_answer_whose_step_cannot_be_stored_is_never_completed(renderer, client, pool):
     with serving(create_app(ScriptedEngine(renderer), renderer, FullDisk(pool))) as url:

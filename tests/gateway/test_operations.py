@@ -125,7 +125,7 @@ def test_a_drain_waits_for_calls_under_way_and_refuses_new_ones(engine, serve, c
     assert (drained["drained"], drained["gate"], drained["running"]) == (False, "draining", 1)
     refused = httpx.post(url + "/v1/messages", json={**CALL, "max_tokens": 4})
     assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
-    (line,) = [record for record in caplog.records if record.name == "stepwell.gateway.calls"]
+    (line,) = [record for record in caplog.records if record.name == "stepwell.gateway.problems"]
     assert (line.levelname, line.exc_info) == ("WARNING", None)  # it is nobody's failure
     engine.go.set()
     assert httpx.post(url + "/v1/admin/drain").json()["drained"] is True

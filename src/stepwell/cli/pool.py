@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepwell.cli import pool_care, pool_curation, pool_files
+from stepwell.cli import pool_care, pool_curation, pool_files, pool_scoring
 from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
 from stepwell.cli.selecting import Chosen, Where, selection_of
 from stepwell.errors import NotFound
@@ -21,7 +21,7 @@ from stepwell.types import Group, Step, Trajectory
 app = typer.Typer(
     name="pool", no_args_is_help=True, rich_markup_mode="rich", help="Look into a pool, curate it, take care of it."
 )
-for commands in (pool_curation, pool_files, pool_care):
+for commands in (pool_curation, pool_files, pool_scoring, pool_care):
     commands.add_to(app)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

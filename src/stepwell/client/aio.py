@@ -1,15 +1,13 @@
 """The client for asyncio: `sync`, word for word, with `await`."""
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
-import httpx
-
-from stepwell.client import attempts, requests
-from stepwell.client.requests import Call, Event, Feedback, only
+from stepwell.client import requests
+from stepwell.client.aio_consumer import AsyncConsumer
+from stepwell.client.requests import Event, Feedback, only
 from stepwell.client.session import Place, failure, lost
 from stepwell.errors import StepwellError
 from stepwell.pool.base import PoolStats, Receipt
@@ -17,7 +15,6 @@ from stepwell.types import Annotation, End, GroupInfo, Record, Trajectory, Traje
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 class AsyncSession(Place):
@@ -38,26 +35,13 @@ class AsyncSession(Place):
         self.ended = True
 
 
-class AsyncClient:
+class AsyncClient(AsyncConsumer):
     """Talks to one gateway; may be used from many tasks of one event loop.
 
     Whatever is stored gets its id here, before it is sent, so a request that fails on its way is sent again and nothing
     is stored twice. What the gateway refuses is raised as the error of `stepwell.errors` that it is (`Conflict`,
     `NotFound`, `InvalidRecord`, `Unauthorized`, …); one that cannot be reached is `Unavailable`.
     """
-
-    def __init__(self, base_url: str, api_key: str = "", *, timeout: float = 60.0, retries: int = 5) -> None:
-        """Nothing is sent yet.
-
-        Args:
-            base_url: Of the gateway, such as `http://127.0.0.1:8000`, with or without `/v1`.
-            api_key: Needs the scope `ingest`, and `trainer` to read; empty where the gateway has no keys.
-            timeout: Seconds per attempt.
-            retries: Further attempts when the gateway is away, busy or paused.
-        """
-        self.base_url = attempts.without_v1(base_url)
-        self._retries = retries
-        self._http = httpx.AsyncClient(base_url=self.base_url, timeout=timeout, headers=attempts.headers(api_key))
 
     async def __aenter__(self) -> "AsyncClient":
         """The client itself."""
@@ -66,10 +50,6 @@ class AsyncClient:
     async def __aexit__(self, *raised: object) -> None:
         """Close the connections."""
         await self.close()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
 
     async def open_group(
         self, task_id: str, size: int, *, channel: str = "default", deadline: float | None = None
@@ -168,20 +148,6 @@ class AsyncClient:
             return call
 
         return decorate
-
-    async def send(self, call: Call[T]) -> T:
-        """Make one request, again if it has to be."""
-        tries = attempts.Attempts(self.base_url, self._retries)
-        while True:
-            try:
-                response = await self._http.request(call.method, call.path, content=call.body)
-            except httpx.TransportError as error:
-                wait = tries.failed(error)
-            else:
-                if not tries.again(response):
-                    return attempts.read(call, response)
-                wait = tries.wait(response)
-            await asyncio.sleep(wait)
 
     async def _abort(self, session: AsyncSession, error: BaseException) -> None:
         if session.ended:

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from stepwell.client.requests import Call, error_of
-from stepwell.errors import StepwellError, Unavailable
+from stepwell.client.requests import JSON, Answer, Call, error_of
+from stepwell.errors import NoProducer, StepwellError, Unavailable
 
 T = TypeVar("T")
 
@@ -26,8 +26,9 @@ class Attempts:
         self._made = 0
 
     def again(self, response: httpx.Response) -> bool:
-        """Whether an answer is worth another attempt."""
-        return response.status_code in _PASSING and self._left > 0
+        """Whether an answer is worth another attempt. That nobody produces is known for sure, and does not pass."""
+        passing = response.status_code in _PASSING and self._left > 0
+        return passing and not isinstance(refusal(response), NoProducer)
 
     def wait(self, response: httpx.Response | None = None) -> float:
         """Seconds before the next attempt: what the answer says; else longer each time, by a random part, so that many
@@ -51,6 +52,16 @@ class Attempts:
             ) from error
         return self.wait()
 
+    def ended(self, response: httpx.Response) -> float:
+        """Seconds before the next attempt after a stream that ended, or never began.
+
+        Raises:
+            StepwellError: it was refused, and for good.
+        """
+        if not response.is_success and not self.again(response):
+            raise refusal(response)
+        return self.wait(response)
+
 
 def read(call: Call[T], response: httpx.Response) -> T:
     """The answer of a call.
@@ -58,30 +69,39 @@ def read(call: Call[T], response: httpx.Response) -> T:
     Raises:
         StepwellError: the gateway refused it.
     """
-    try:
-        answer: Any = response.json()
-    except ValueError as damage:
-        raise Unavailable(f"{response.url} answered {response.status_code} without JSON: no gateway?") from damage
     if response.is_success:
-        return call.read(answer)
-    error = _refusal(answer, response)
+        whole = call.accept != JSON
+        return call.read(Answer(body=response.content, headers=response.headers) if whole else _json(response))
+    error = refusal(response)
     instead = call.refused(error)
     if instead is None:
         raise error
     return instead
 
 
-def _refusal(answer: Any, response: httpx.Response) -> StepwellError:
+def refusal(response: httpx.Response) -> StepwellError:
+    """The error that an answer is."""
     after = response.headers.get("retry-after", "")
+    try:
+        answer = _json(response)
+    except Unavailable as error:
+        return error
     if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
         return error_of(answer["error"], float(after) if after.isdecimal() else None)
     return Unavailable(f"{response.url} answered {response.status_code}, but not as a gateway does")
 
 
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as damage:
+        raise Unavailable(f"{response.url} answered {response.status_code} without JSON: no gateway?") from damage
+
+
 def headers(api_key: str) -> dict[str, str]:
     """Of every request."""
     key = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    return {"content-type": "application/json", **key}
+    return {"content-type": JSON, **key}
 
 
 def without_v1(base_url: str) -> str:

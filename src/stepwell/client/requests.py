@@ -12,10 +12,13 @@ import numpy as np
 
 from stepwell.errors import (
     Conflict,
+    ContextOverflow,
     EngineError,
+    EngineTimeout,
     Forbidden,
     InvalidRecord,
     InvalidRequest,
+    NoProducer,
     NotFound,
     PoolError,
     RateLimited,
@@ -28,17 +31,24 @@ from stepwell.types import Annotation, GroupInfo, Record, Sampling, Step, Trajec
 
 T = TypeVar("T")
 
+JSON: Final = "application/json"
 _ENDS: Final = "ends"
 _REFUSALS: Final = (Conflict, InvalidRecord, NotFound)
 """What a record is refused for, as opposed to a failure of the whole request."""
 
 _ERRORS: Final[Mapping[str, type[StepwellError]]] = {
+    "body_too_large": InvalidRequest,
+    "body_too_slow": InvalidRequest,
     "conflict": Conflict,
+    "context_length_exceeded": ContextOverflow,
     "engine_error": EngineError,
+    "engine_timeout": EngineTimeout,
     "insufficient_scope": Forbidden,
     "invalid_api_key": Unauthorized,
     "invalid_record": InvalidRecord,
     "invalid_request": InvalidRequest,
+    "model_not_found": NotFound,
+    "no_producer": NoProducer,
     "no_such_route": NotFound,
     "not_found": NotFound,
     "pool_error": PoolError,
@@ -48,13 +58,26 @@ _ERRORS: Final[Mapping[str, type[StepwellError]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
-    """One request; sending it again changes nothing, since whatever it stores has its id already."""
+class Answer:
+    """What came back, as it came."""
 
-    method: Literal["GET", "POST"] = "POST"
+    body: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """One request; sending it again changes nothing, since whatever it stores has its id already. (A lease that got
+    lost on its way back is the exception: what it holds comes again once it has expired.)"""
+
+    method: Literal["GET", "POST", "PUT"] = "POST"
     path: str
     body: bytes = b""
     """JSON."""
+    accept: str = JSON
+    """What to answer with; if that is not JSON, `read` gets the whole `Answer`."""
+    wait: float = 0.0
+    """Seconds for which the gateway may think about it, on top of the time that any answer may take."""
     read: Callable[[Any], T]
     """From the answer's JSON to what the caller gets."""
     refused: Callable[[StepwellError], T | None] = lambda _error: None
@@ -142,7 +165,7 @@ def session(info: TrajectoryInfo) -> Call[Opened]:
 
 def trajectory(trajectory_id: str) -> Call[Trajectory]:
     """Read a trajectory."""
-    return Call(method="GET", path=f"/v1/trajectories/{quote(trajectory_id, safe='')}", read=_trajectory)
+    return Call(method="GET", path=f"/v1/trajectories/{quote(trajectory_id, safe='')}", read=trajectory_of)
 
 
 def stats() -> Call[PoolStats]:
@@ -253,17 +276,28 @@ def _receipt(record_id: str, verdict: Mapping[str, Any]) -> Receipt:
     return Receipt(id=record_id, cursor=verdict["cursor"], duplicate=verdict["status"] == "duplicate", error=error)
 
 
-def _trajectory(answer: Mapping[str, Any]) -> Trajectory:
-    steps = (Step(**{**shape, "sampling": Sampling(**shape["sampling"])}) for shape in answer["steps"])
+def done(_: Any) -> None:
+    """Reads an answer that says no more than that."""
+
+
+def step_of(shape: Mapping[str, Any]) -> Step:
+    """A step as it is answered."""
+    return Step(**{**shape, "sampling": Sampling(**shape["sampling"])})
+
+
+def trajectory_of(answer: Mapping[str, Any]) -> Trajectory:
+    """A trajectory as it is answered."""
     return Trajectory(
         info=TrajectoryInfo(**answer["info"]),
-        steps=tuple(steps),
+        steps=tuple(map(step_of, answer["steps"])),
         step_rewards=tuple(answer["step_rewards"]),
         reward=answer["reward"],
         reward_parts=tuple(answer["reward_parts"].items()),
         status=answer["status"],
         why=answer["why"],
         annotations=tuple(Annotation(**shape) for shape in answer["annotations"]),
+        verdict=answer["verdict"],
+        tags=tuple(answer["tags"]),
     )
 
 

@@ -34,10 +34,19 @@ class Place:
 
 def failure(trajectory_id: str, error: BaseException) -> Annotation:
     """The end of a session whose block raised."""
-    why = f"{type(error).__name__}: {error}"[:2000].replace("\0", "")
-    return Annotation.end(trajectory_id, "failed", why.encode(errors="replace").decode())
+    return Annotation.end(trajectory_id, "failed", reason_of(error))
+
+
+def reason_of(error: BaseException) -> str:
+    """An error as text that can be stored."""
+    return f"{type(error).__name__}: {error}"[:2000].replace("\0", "").encode(errors="replace").decode()
 
 
 def lost(trajectory_id: str, error: BaseException) -> None:
     """The end of a failed session could not be stored; the session's own error matters more."""
     _log.warning("the end of trajectory %s could not be stored: %s", trajectory_id, error)
+
+
+def kept(lease_id: str, error: BaseException) -> None:
+    """The lease of a block that raised could not be given back; the block's own error matters more."""
+    _log.warning("lease %s could not be given back, so its units come again when it expires: %s", lease_id, error)

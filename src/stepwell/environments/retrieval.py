@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.cache import cached
-from stepwell.environments.answers import normalise
 from stepwell.environments.corpora import Passage
 from stepwell.errors import MissingDependency
+from stepwell.scoring.answers import normalise
 
 
 class SearchIndex:

@@ -14,13 +14,13 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stepwell.environments.answers import contains_answer, exact_match, f1
 from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_from_hub, hotpot_rows, wikipedia_corpus
 from stepwell.environments.retrieval import SearchIndex, window
 from stepwell.environments.toolcalls import text_argument, text_tool
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Outcome, TaskSetConfig
+from stepwell.scoring.answers import contains_answer, exact_match, f1
 
 TEST_SHARE: Final = 0.2
 """Part of the questions that is held out, chosen by a hash of the question."""

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, StepwellError
-from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services, logged, problem_response
+from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects import DIALECTS
 from stepwell.gateway.dialects.models import model_entry, model_json, models_json
@@ -31,7 +31,8 @@ from stepwell.gateway.keys import KeyRing
 from stepwell.gateway.observe import Meters
 from stepwell.gateway.openapi import documented
 from stepwell.gateway.operations import Operations
-from stepwell.gateway.problems import Problem, problem_json
+from stepwell.gateway.problems import Problem, logged, problem_json, problem_response
+from stepwell.gateway.producer import producing
 from stepwell.gateway.recall import Recall
 from stepwell.gateway.redact import Redactor
 from stepwell.gateway.sessions import Sessions
@@ -50,7 +51,7 @@ _OWN_SPANS: Final[dict[str, Any]] = _TELEMETRY if "telemetry" in inspect.signatu
 def create_app(
     engine: Engine, renderer: Renderer, pool: Pool, config: GatewayConfig | None = None, keys: KeyRing | None = None
 ) -> FastAPI:
-    """The gateway in front of `engine`, recording into `pool`; it closes neither.
+    """The gateway in front of `engine`, recording into `pool`, of which it is a producer; it closes neither.
 
     Args:
         engine: Samples.
@@ -69,11 +70,14 @@ def create_app(
     redact = Redactor(config.redact)
     exchange = Exchange(engine, renderer, pool, sessions, recall, config, redact, meters.stored, meters.stored_failed)
     services = Services(exchange=exchange, gate=gate, meters=meters, redact=redact, config=config)
-    app = _Gateway(services, keys)
+    context = Context(
+        pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size, feedback=config.feedback_reward
+    )
+    ingest = Ingest(context, sessions, config, keys)
+    app = _Gateway(services, ingest, pool, keys)
     _add_calls(app, services)
     _add_models(app, exchange, engine)
-    context = Context(pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size)
-    app.include_router(Ingest(context, sessions, config, keys).router())
+    app.include_router(ingest.router())
     app.include_router(Feed(pool, config).router())
     app.include_router(Operations(engine, pool, gate, meters).router())
     app.openapi = documented(app)  # type: ignore[method-assign]  # the framework's own way to replace it
@@ -85,18 +89,23 @@ def create_app(
 
 
 class _Gateway(FastAPI):
-    """FastAPI behind the guard; calls of agents pass by it, because what it does around an endpoint costs more than
-    all that is done here."""
+    """FastAPI behind the guard; calls of agents and submitted items pass by it, because what it does around an endpoint
+    costs more than all that is done here."""
 
-    def __init__(self, services: Services, keys: KeyRing | None) -> None:
+    def __init__(self, services: Services, ingest: Ingest, pool: Pool, keys: KeyRing | None) -> None:
         super().__init__(
-            title="Stepwell gateway", docs_url=None, redoc_url=None, openapi_url="/openapi.json", **_OWN_SPANS
+            title="Stepwell gateway",
+            docs_url=None,
+            redoc_url=None,
+            openapi_url="/openapi.json",
+            lifespan=lambda _: producing(pool),
+            **_OWN_SPANS,
         )
         self.endpoints = {dialect.path: CallEndpoint(services, dialect) for dialect in DIALECTS}
         """Those of the dialects, by their paths."""
         paths = product(_VERSIONS, self.endpoints.items())
         calls = {version + path: endpoint for version, (path, endpoint) in paths}
-        self._door: ASGIApp = Guard(Dispatch(super().__call__, calls), keys)
+        self._door: ASGIApp = Guard(Dispatch(super().__call__, calls, ingest.endpoints), keys)
         if origins := services.config.cors_origins:
             self._door = CORSMiddleware(self._door, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
 

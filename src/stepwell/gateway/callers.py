@@ -50,6 +50,8 @@ class Caller:
     retries: bool = False
     """The client says that this is another attempt at the same call."""
     idempotency_key: str = ""
+    final_state: bool = False
+    """The call only shows the state after the last action; nobody acts on its answer."""
 
 
 def caller_of(request: Request) -> Caller:
@@ -73,6 +75,7 @@ def caller_of(request: Request) -> Caller:
         subagent=headers.get("x-claude-code-agent-id", ""),
         retries=count.isdecimal() and int(count) > 0,
         idempotency_key=headers.get("idempotency-key", ""),
+        final_state=headers.get("x-stepwell-side", "") == "state",
     )
 
 

@@ -1,7 +1,6 @@
 """The doors through which agents call: one endpoint per dialect, streamed and not, errors in its own shape."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stepwell.errors import EngineError, Unavailable
+from stepwell.errors import EngineError
 from stepwell.gateway.callers import caller_of
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, StreamWriter
@@ -19,11 +18,10 @@ from stepwell.gateway.dialects.messages import CountTokens
 from stepwell.gateway.exchange import Exchange
 from stepwell.gateway.gate import Gate
 from stepwell.gateway.observe import Meters, Watch
-from stepwell.gateway.problems import Problem, problem_of
+from stepwell.gateway.problems import logged, problem_response
 from stepwell.gateway.redact import Redactor
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, EventStream, parse_json, read_body, unless_gone
 
-_log: Final = logging.getLogger(__name__)
 _LONG_BODY: Final = 65_536
 """Bytes from which on a body is parsed in a thread."""
 
@@ -175,19 +173,3 @@ class _Writing:
 
 def _headers(step_ids: "list[str] | tuple[str, ...]", trajectory_id: str) -> dict[str, str]:
     return {"x-stepwell-step": ",".join(step_ids), "x-stepwell-trajectory": trajectory_id}
-
-
-def problem_response(problem: Problem, body: bytes) -> Response:
-    """An error answer."""
-    headers = {} if problem.retry_after is None else {"retry-after": str(max(1, round(problem.retry_after)))}
-    return Response(body, problem.status, headers=headers, media_type="application/json")
-
-
-def logged(error: Exception, what: str) -> Problem:
-    """What to tell the client; a failure of ours is logged with its traceback, a pause or a drain is none."""
-    problem = problem_of(error)
-    if isinstance(error, Unavailable):
-        _log.warning("%s refused: %s", what, error)
-    elif problem.status >= 500:
-        _log.error("%s failed", what, exc_info=error)
-    return problem

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from stepwell.config import Config
+from stepwell.curation.feedback import FeedbackRule
 
 
 class GatewayConfig(Config):
@@ -30,6 +31,9 @@ class GatewayConfig(Config):
     """A stream that is silent for so long sends something that clients ignore, so that nothing on the way closes it."""
     lease_wait_seconds: float = Field(default=600.0, ge=0)
     """Longest time that a lease waits for data, whatever its `wait`."""
+    feedback_reward: FeedbackRule | None = None
+    """What feedback counts as the reward part `feedback`, when it arrives; None: only what itself says that it counts
+    (`reward`)."""
     redact: tuple[str, ...] = ()
     """Regular expressions of what is removed from stored calls and answers; `secrets`: common forms of keys."""
     cors_origins: tuple[str, ...] = ()

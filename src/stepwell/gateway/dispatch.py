@@ -10,14 +10,15 @@ _TRAJECTORY = "/t/"
 class Dispatch:
     """ASGI middleware: a `POST` on a known path goes to its endpoint, everything else to the framework behind.
 
-    A path may begin with `/t/{trajectory}`, which the endpoint finds among the path parameters, as it does when the
-    framework's own router has found it.
+    The path of a call may begin with `/t/{trajectory}`, which its endpoint finds among the path parameters, as it does
+    when the framework's own router has found it.
     """
 
-    def __init__(self, app: ASGIApp, endpoints: Mapping[str, ASGIApp]) -> None:
-        """Pass to `endpoints`, by path, or to `app`."""
+    def __init__(self, app: ASGIApp, calls: Mapping[str, ASGIApp], others: Mapping[str, ASGIApp]) -> None:
+        """Pass to `calls` or `others`, by path, or to `app`."""
         self._app = app
-        self._endpoints = endpoints
+        self._calls = calls
+        self._others = others
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on."""
@@ -32,7 +33,7 @@ class Dispatch:
             if not trajectory:
                 return None
             path, parameters = mark + rest, {"trajectory": trajectory}
-        endpoint = self._endpoints.get(path)
+        endpoint = self._calls.get(path) or (None if parameters else self._others.get(path))
         if endpoint is not None:
             scope["path_params"] = parameters
         return endpoint

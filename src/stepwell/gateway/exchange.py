@@ -149,7 +149,7 @@ class Exchange:
                 "a response format and tools that may be called exclude each other here, because an answer that is "
                 "kept to a schema cannot be a call; leave the tools out, forbid them, or ask for the format by a tool"
             )
-        side = side_of(turn.call, turn.session)
+        side = "state" if turn.caller.final_state else side_of(turn.call, turn.session)
         # An engine that is given messages, not ids, forces calls by itself.
         if not choice.forced or self._engine.token_source == "text":
             return Prompt(bridged=bridged, json_schema=turn.call.json_schema, side=side)

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from stepwell.gateway.ingest.feed import SENT
+from stepwell.gateway.ingest.feed_wire import SENT
 from stepwell.gateway.ingest.feedback import EventWire, FeedbackWire
 from stepwell.gateway.ingest.views import ErrorAnswer
 from stepwell.gateway.ingest.wire import (

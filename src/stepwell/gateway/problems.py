@@ -1,10 +1,13 @@
-"""The one error table: which status and code each error class becomes, in OpenAI's words and in Anthropic's."""
+"""The one error table: which status and code each error class becomes, in OpenAI's words and in Anthropic's; and what
+is logged of it."""
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
+from starlette.responses import Response
 
 from stepwell.errors import (
     Conflict,
@@ -22,6 +25,8 @@ from stepwell.errors import (
     Unauthorized,
     Unavailable,
 )
+
+_log: Final = logging.getLogger(__name__)
 
 
 class UnknownModel(NotFound):
@@ -121,3 +126,19 @@ def explain(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "body"
     return f"{place}: {first['msg']}"
+
+
+def problem_response(problem: Problem, body: bytes) -> Response:
+    """An error answer."""
+    headers = {} if problem.retry_after is None else {"retry-after": str(max(1, round(problem.retry_after)))}
+    return Response(body, problem.status, headers=headers, media_type="application/json")
+
+
+def logged(error: Exception, what: str) -> Problem:
+    """What to tell the client; a failure of ours is logged with its traceback, a pause or a drain is none."""
+    problem = problem_of(error)
+    if isinstance(error, Unavailable):
+        _log.warning("%s refused: %s", what, error)
+    elif problem.status >= 500:
+        _log.error("%s failed", what, exc_info=error)
+    return problem

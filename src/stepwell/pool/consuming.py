@@ -22,6 +22,8 @@ _LOOK: Final = 0.05
 """Seconds between two looks whether there is something new."""
 _LOOK_ANYWAY: Final = 1.0
 """Seconds after which a deadline may have passed or a lease may have expired, though nothing was appended."""
+_FORGOTTEN: Final = 86_400.0
+"""Seconds after which a producer that was gone is not known any more."""
 
 
 class Runs(Protocol):
@@ -103,8 +105,9 @@ def require_producer(connection: sa.Connection, consumer: str, now: float) -> No
 
 
 def heartbeat(connection: sa.Connection, producer: str, until: float) -> None:
-    """See `Pool.heartbeat`."""
-    connection.execute(sa.delete(producers).where(producers.c.name == producer))
+    """See `Pool.heartbeat`. Those of which nothing was heard for long are forgotten: each start makes a new one."""
+    gone = sa.or_(producers.c.name == producer, producers.c.alive_until < until - _FORGOTTEN)
+    connection.execute(sa.delete(producers).where(gone))
     connection.execute(sa.insert(producers), [{"name": producer, "alive_until": until}])
 
 

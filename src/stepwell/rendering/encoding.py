@@ -15,8 +15,6 @@ from tokenizers import Tokenizer
 from stepwell.errors import InvalidRequest
 from stepwell.types import Ids
 
-_LONG: Final = 8192
-"""Characters from which on other threads should be able to run meanwhile."""
 _PROBES: Final = ("a b", " a", "\n\nb ", "É!")
 
 
@@ -61,10 +59,8 @@ class Encoder:
 
     def _whole(self, text: str) -> Ids:
         try:
-            if len(text) > _LONG:  # only the library's calls for batches let other threads run meanwhile
-                ids = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-            else:
-                ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            # A batch of one: only such calls let other threads run meanwhile, and leave the characters' offsets out.
+            ids = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidRequest(f"the text is not valid Unicode: {error}") from error
         return np.array(ids, np.int32)

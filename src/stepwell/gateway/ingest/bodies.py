@@ -26,6 +26,16 @@ class Body:
         data = await read_body(request, config.max_body_bytes, config.body_seconds)
         return cls(data, request.headers.get("content-type", ""))
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self._data)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was sent."""
+        return not self._data
+
     def value(self) -> object:
         """What it says; NaN and infinity are let through, to be refused item by item.
 
@@ -57,7 +67,7 @@ class Body:
         return items
 
 
-def described(model: str, kind: str = "") -> dict[str, Any]:
+def described(model: str, kind: str = "", *, required: bool = True) -> dict[str, Any]:
     """The request body of a route for the OpenAPI document: one `model`, or a list of them under `kind`."""
     item = {"$ref": f"#/components/schemas/{model}"}
     many = {
@@ -68,4 +78,4 @@ def described(model: str, kind: str = "") -> dict[str, Any]:
     }
     schema = {"anyOf": [item, many]} if kind else item
     content = {content_type: {"schema": schema} for content_type in ("application/json", "application/msgpack")}
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": required, "content": content}}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from stepwell.curation.feedback import FeedbackRule
 from stepwell.errors import InvalidRecord, NotFound
 from stepwell.pool.base import Pool
 from stepwell.types import Step
@@ -20,6 +21,8 @@ class Context:
     """Name of the model that is served."""
     vocabulary: int
     """Its token ids are below this."""
+    feedback: FeedbackRule | None = None
+    """What feedback is worth; None: only what says so itself is a reward."""
 
     def check(self, step: Step) -> Step:
         """The step itself, if no later call in its trajectory can stumble over it. Raises InvalidRecord."""

@@ -3,29 +3,31 @@
 import asyncio
 import dataclasses
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest
-from stepwell.gateway.calls import logged
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body, described
+from stepwell.gateway.ingest.feed_wire import ConsumerWire, ExtendWire, FreezeWire, NackWire
 from stepwell.gateway.ingest.views import log_line, trajectory_shape
-from stepwell.gateway.problems import explain, problem_json
+from stepwell.gateway.problems import explain, logged, problem_json
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, EventStream, unless_gone
 from stepwell.pool.arrays import step_arrays, to_msgpack
 from stepwell.pool.base import Pool
 from stepwell.pool.frozen import DatasetInfo
-from stepwell.pool.lease import Lease, LeaseSpec, Unit
+from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.types import Record
 
+_log: Final = logging.getLogger(__name__)
 _C = TypeVar("_C", bound=Config)
 _T = TypeVar("_T")
 _SLICE: Final = 0.5
@@ -41,32 +43,6 @@ _Cursor = Annotated[int, Query(ge=0, le=2**63 - 1)]
 _Before = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 
-class ExtendWire(Config):
-    """How much longer a lease is held, or a producer counts as alive."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"seconds": 600.0}]})
-
-    seconds: float = Field(default=600.0, gt=0, le=1e9)
-    """From now."""
-
-
-class FreezeWire(Config):
-    """What a dataset is made of."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "train", "selection": {"min_reward": 0.5}}]})
-
-    name: str
-    """Of the dataset."""
-    selection: Selection | str = Selection()
-    """What is wanted, or the name of a saved selection."""
-    unit: Unit = "group"
-    """What it consists of."""
-
-
-SENT: Final = (LeaseSpec, ExtendWire, FreezeWire, Selection)
-"""What bodies of this door are made of."""
-
-
 class Feed:
     """The routes below `/v1` of those who consume and curate."""
 
@@ -80,10 +56,11 @@ class Feed:
         router = APIRouter(prefix="/v1", tags=["feed"])
         for path, method, endpoint, body in (
             ("/leases", "POST", self.lease, LeaseSpec),
+            ("/leases/nack", "POST", self.nack_all, ConsumerWire),
             ("/leases/{lease_id}/ack", "POST", self.ack, None),
-            ("/leases/{lease_id}/nack", "POST", self.nack, None),
+            ("/leases/{lease_id}/nack", "POST", self.nack, NackWire),
             ("/leases/{lease_id}/extend", "POST", self.extend, ExtendWire),
-            ("/producers/{name}", "POST", self.heartbeat, ExtendWire),
+            ("/producers/{name:path}", "POST", self.heartbeat, ExtendWire),
             ("/consumption", "GET", self.consumption, None),
             ("/refills", "GET", self.refills, None),
             ("/trajectories", "GET", self.trajectories, None),
@@ -91,12 +68,12 @@ class Feed:
             ("/log", "GET", self.log, None),
             ("/log/tail", "GET", self.tail, None),
             ("/selections", "GET", self.selections, None),
-            ("/selections/{name}", "GET", self.selection, None),
-            ("/selections/{name}", "PUT", self.save_selection, Selection),
+            ("/selections/{name:path}", "GET", self.selection, None),
+            ("/selections/{name:path}", "PUT", self.save_selection, Selection),
             ("/datasets", "GET", self.datasets, None),
             ("/datasets", "POST", self.freeze, FreezeWire),
         ):
-            extra = described(body.__name__) if body else None
+            extra = described(body.__name__, required=body is not NackWire) if body else None
             kinds = _ANSWERS.get(path, ("application/json",))
             answers: dict[int | str, dict[str, Any]] = {200: {"content": {kind: {} for kind in kinds}}}
             router.add_api_route(path, endpoint, methods=[method], openapi_extra=extra, responses=answers)
@@ -134,10 +111,18 @@ class Feed:
         await asyncio.to_thread(self._pool.acknowledge, lease_id)
         return _done()
 
-    async def nack(self, lease_id: str) -> Response:
-        """Give the units of the lease back at once."""
+    async def nack(self, request: Request, lease_id: str) -> Response:
+        """Give the units of the lease back at once; a `reason` is logged."""
+        wire = await self._read(request, NackWire, NackWire())
         await asyncio.to_thread(self._pool.release, lease_id)
+        if wire.reason:
+            _log.warning("lease %s was given back: %r", lease_id, wire.reason)
         return _done()
+
+    async def nack_all(self, request: Request) -> Response:
+        """Give back whatever a consumer still holds, such as one that was restarted and lost its leases."""
+        wire = await self._read(request, ConsumerWire)
+        return JSONResponse({"released": await asyncio.to_thread(self._pool.release_all, wire.consumer)})
 
     async def extend(self, request: Request, lease_id: str) -> Response:
         """Hold the units of the lease for longer."""
@@ -159,11 +144,16 @@ class Feed:
         """Groups that lack trajectories."""
         return _json({"data": [_shape(one) for one in self._pool.refills(channel)]})
 
-    def trajectories(self, request: Request, limit: _Limit = 50, before: _Before = None) -> Response:
-        """Page through trajectories, newest first; `where` parameters, such as `where=min_reward=0.5`, select."""
+    def trajectories(
+        self, request: Request, limit: _Limit = 50, before: _Before = None, selection: str = ""
+    ) -> Response:
+        """Page through trajectories, newest first; `where` parameters, such as `where=min_reward=0.5`, select, or a
+        `selection`: the name of a saved one, or one as JSON."""
         where = request.query_params.getlist("where")
-        selection = _understood(lambda: _selection(where)) if where else None
-        page = self._pool.trajectories(selection, before=before, limit=limit)
+        if where and selection:
+            raise InvalidRequest("give either where or selection")
+        wanted = self._named(selection) if selection else _understood(lambda: _selection(where)) if where else None
+        page = self._pool.trajectories(wanted, before=before, limit=limit)
         return _page([{"cursor": cursor, **_shape(one)} for cursor, one in page], limit)
 
     def groups(self, channel: str | None = None, limit: _Limit = 50, before: _Before = None) -> Response:
@@ -217,8 +207,16 @@ class Feed:
         made = await asyncio.to_thread(self._pool.freeze, wire.name, wire.selection, unit=wire.unit)
         return _json(_dataset(made))
 
-    async def _read(self, request: Request, kind: type[_C]) -> _C:
+    def _named(self, selection: str) -> Selection:
+        if selection.startswith("{"):
+            return _understood(lambda: Selection.model_validate_json(selection))
+        return self._pool.selection(selection)
+
+    async def _read(self, request: Request, kind: type[_C], empty: _C | None = None) -> _C:
+        """What was sent; `empty`, if that may be nothing, is what nothing means."""
         body = await Body.read(request, self._config)
+        if body.empty and empty is not None:
+            return empty
         return _understood(lambda: kind.model_validate(body.value()))
 
 

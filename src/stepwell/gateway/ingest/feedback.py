@@ -46,6 +46,8 @@ class About(Item):
 class FeedbackWire(About):
     """What a person thinks of an answer, or of a whole conversation: one statement, with a comment if wanted."""
 
+    looks = True
+
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -67,7 +69,8 @@ class FeedbackWire(About):
     comment: str | None = Field(default=None, min_length=1)
     """Free text, with thumbs or a score or alone."""
     reward: bool = False
-    """Whether thumbs (1 or -1) or the score also count as the reward part `feedback`."""
+    """Whether thumbs (1 or -1) or the score also count as the reward part `feedback`. Where the gateway has a rule for
+    that (`gateway.feedback_reward`), the rule's word comes first."""
     created_at: float = 0.0
     """Unix time in seconds; left out: now."""
 
@@ -102,9 +105,12 @@ class FeedbackWire(About):
             text=self.edit or self.comment or "",
             **({"created_at": self.created_at} if "created_at" in self.model_fields_set else {}),
         )
-        if not self.reward:
+        worth = context.feedback.reward(note) if context.feedback else None
+        if worth is None and self.reward:
+            worth = note.value
+        if worth is None:
             return (note,)
-        return note, replace(note, id=f"{note.id}~reward", kind="reward", name="feedback")
+        return note, replace(note, id=f"{note.id}~reward", kind="reward", name="feedback", value=worth)
 
 
 class EventWire(About):

@@ -3,7 +3,7 @@
 A test holds that each model lists exactly its record's fields. Fields that are left out get the record's own default.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -36,6 +36,9 @@ class Wire(BaseModel):
 
 class Item(Wire):
     """Base of what is submitted, alone or in a list."""
+
+    looks: ClassVar[bool] = False
+    """Whether `records` may look into the pool, which takes its time."""
 
     def records(self, context: Context) -> tuple[Record, ...]:
         """What is stored for it; the first receipt is the item's, unless another record is refused. May block.

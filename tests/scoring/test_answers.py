@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.environments.answers import contains_answer, exact_match, f1, normalise
+from stepwell.scoring.answers import contains_answer, exact_match, f1, normalise
 
 WORDS = st.lists(st.sampled_from(["marn", "oss", "yes", "no", "the", "river", "7"]), max_size=5).map(" ".join)
 

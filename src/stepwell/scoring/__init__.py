@@ -1,0 +1,1 @@
+"""Rewards after the fact: scorers look at stored trajectories, and what they find becomes annotations."""

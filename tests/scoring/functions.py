@@ -1,0 +1,57 @@
+"""Functions that the scorer `callable` calls in tests."""
+
+import os
+import time
+from pathlib import Path
+
+from stepwell.scoring.base import Score, final_answer
+from stepwell.types import Trajectory
+
+
+def length(trajectory: Trajectory) -> float:
+    return len(final_answer(trajectory) or "")
+
+
+def several(trajectory: Trajectory) -> dict[str, float]:
+    return {"short": 1.0, "polite": 0.5}
+
+
+async def later(trajectory: Trajectory) -> float:
+    return 0.25
+
+
+def of_steps(trajectory: Trajectory) -> Score:
+    return Score(steps={step.id: {"even": float(step.index % 2 == 0)} for step in trajectory.steps}, text="by index")
+
+
+def of_a_strange_step(trajectory: Trajectory) -> Score:
+    return Score(parts={"whole": 1.0}, steps={"elsewhere": {"even": 1.0}})
+
+
+def silent(trajectory: Trajectory) -> None:
+    return None
+
+
+def text(trajectory: Trajectory) -> str:
+    return "good"
+
+
+def infinite(trajectory: Trajectory) -> float:
+    return float("inf")
+
+
+def only_even(trajectory: Trajectory) -> float:
+    if int(final_answer(trajectory) or 0) % 2:
+        raise RuntimeError("odd")
+    return 1.0
+
+
+def slowly(trajectory: Trajectory) -> float:
+    """Takes a while, and notes that it was called."""
+    with Path(os.environ["STEPWELL_CALLED"]).open("a") as called:
+        called.write(f"{trajectory.info.id}\n")
+    time.sleep(0.02)
+    return float(final_answer(trajectory) or 0)
+
+
+number = 7
