@@ -416,7 +416,8 @@ class Trajectory:
     steps: tuple[Step, ...]
     """T steps, ascending `index`."""
     step_rewards: tuple[float, ...] = ()
-    """[T] reward of each step; a reward given to the whole trajectory is counted at its last step."""
+    """[T] reward of each step; a reward given to the whole trajectory is counted at its last step that is
+    the agent's own work."""
     reward: float | None = None
     """Sum of all reward parts; None if nothing was rewarded yet, which is not the same as 0."""
     reward_parts: tuple[tuple[str, float], ...] = ()

@@ -1,5 +1,6 @@
 """The laws of keeping a pool well: checking it, mending it, forgetting what is not needed any more."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ class VerifyLaws:
         assert column in fault.message
         assert len(pool.verify(repair=True)) == 1
         assert pool.verify() == []
+
+    @pytest.mark.parametrize(
+        ("gone", "of"),
+        [("groups", {"g-0", "g-1"}), ("trajectories", {"t-0", "t-note", "step-note"}), ("steps", {"step-note"})],
+    )
+    def test_a_record_that_refers_to_one_that_is_gone_is_found(
+        self, pool: Pool, location: str, gone: str, of: set[str]
+    ) -> None:
+        pool.put(*ready_group("g", size=2), TrajectoryInfo(id="t"), make_step("t", id="t-0"))
+        pool.put(Annotation(id="t-note", target="trajectory", target_id="t", kind="note", text="about it"))
+        pool.put(Annotation(id="step-note", target="step", target_id="t-0", kind="note", text="about it"))
+        table = schema.metadata.tables[gone]
+        with connected(location) as connection:
+            connection.execute(sa.delete(table).where(table.c.id.in_(["g", "t", "t-0"])))
+        faults = [fault for fault in pool.verify() if "is that of no record" in fault.message]
+        assert {fault.id for fault in faults} == of
+        assert {fault.kind for fault in faults} == {"record"}
 
     def test_tags_and_readiness_and_the_counter_are_mended(self, pool: Pool, location: str) -> None:
         filled(pool)
@@ -125,6 +143,28 @@ class PruneLaws:
         pool.lease(LeaseSpec(consumer="c"))
         pool.prune(Retention(all_selected=True))
         assert ids(pool) == ["held-0", "half"]
+
+    def test_what_one_writer_adds_while_another_forgets_is_refused_or_refers_to_what_is_there(
+        self, pool: Pool, location: str
+    ) -> None:
+        other, done = open_pool(location), threading.Event()
+
+        def forget() -> None:
+            while not done.is_set():
+                other.prune(Retention(all_selected=True))
+
+        forgetting = threading.Thread(target=forget)
+        forgetting.start()
+        receipts = []
+        for name in (f"t{number}" for number in range(40)):
+            receipts += pool.append([TrajectoryInfo(id=name), make_step(name, id=f"{name}-0")]).result()
+            about = [Annotation.reward("trajectory", name, 1.0), Annotation.tag("step", f"{name}-0", "good")]
+            receipts += pool.append([make_step(name, 1, prompt=[1, 2, 7, 8, 9]), *about]).result()
+        done.set()
+        forgetting.join()
+        other.close()
+        assert {type(receipt.error) for receipt in receipts} <= {type(None), NotFound}
+        assert pool.verify() == []
 
     def test_what_was_forgotten_may_come_again(self, pool: Pool) -> None:
         records = ready_group("g", size=1)

@@ -55,6 +55,27 @@ def test_rows_are_read_back_as_they_were_inserted_few_or_many(connection: sa.Con
 
 
 @over_and_over
+@given(rows_of_any_number, st.integers(0, 5))
+def test_rows_that_are_handed_over_one_by_one_are_read_back_too(
+    connection: sa.Connection, rows: Rows, more: int
+) -> None:
+    connection.execute(sa.delete(TABLE))
+    with bulk.inserting(connection, TABLE, COLUMNS, len(rows) + more) as insert:
+        for row in rows:
+            insert(row)
+    assert held(connection) == [(*row, None) for row in sorted(rows)]
+
+
+@pytest.mark.parametrize("expected", [1, 50])
+def test_what_is_refused_while_rows_are_handed_over_is_an_error_of_sqlalchemys(
+    connection: sa.Connection, expected: int
+) -> None:
+    with pytest.raises(DBAPIError), bulk.inserting(connection, TABLE, COLUMNS, expected) as insert:  # noqa: PT012
+        insert((7, None, None, None))
+        insert((7, None, None, None))
+
+
+@over_and_over
 @given(rows_of_any_number, st.data())
 def test_an_update_changes_the_named_columns_of_the_named_rows(
     connection: sa.Connection, rows: Rows, data: st.DataObject

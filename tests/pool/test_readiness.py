@@ -46,6 +46,12 @@ def test_the_reward_is_the_sum_of_its_parts_and_of_its_steps(history: list[Annot
     assert math.isclose(folded.reward, sum(folded.step_rewards), rel_tol=1e-9, abs_tol=1e-6)
 
 
+def test_a_reward_of_the_whole_is_not_counted_at_a_step_beside_the_work() -> None:
+    steps = [make_step("t", 0), make_step("t", 1, side="state")]
+    trajectory = fold(INFO, steps, [Annotation.reward("trajectory", INFO.id, 2.0)])
+    assert trajectory.step_rewards == (2.0, 0.0)
+
+
 def test_a_reward_of_the_whole_is_counted_at_the_last_step() -> None:
     folded = fold(INFO, STEPS, [note("t", "a", 1.0), note("s0", "a", 0.25), note("s2", "b", 2.0)])
     assert folded.step_rewards == (0.25, 0.0, 3.0)

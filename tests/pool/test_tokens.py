@@ -2,6 +2,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from stepwell.errors import PoolError
 from stepwell.pool import schema
 from stepwell.pool.rows import draft
 from stepwell.pool.store import SQLitePool
-from stepwell.pool.tokens import LONGEST_CHAIN, PACKED, Payload, StepPacker
+from stepwell.pool.tokens import LONGEST_CHAIN, PACKED, Payload, RunningHashes, StepPacker
 from stepwell.types import Annotation, GroupInfo, Sampling, Step, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import make_step
 from tests.strategies import conversations, group_infos, reward_annotations, trajectory_infos, updates
@@ -83,6 +84,22 @@ def test_a_step_and_its_equal_have_one_digest(taken: list[Step]) -> None:
 def test_a_step_with_other_content_has_another_digest(change: dict) -> None:
     step = make_step("t", request="a", response="b")
     assert draft(replace(step, **change)).digest != draft(step).digest
+
+
+@given(conversations("t"), st.data())
+def test_a_digest_is_the_same_whatever_was_hashed_before(taken: list[Step], data: st.DataObject) -> None:
+    hashes = RunningHashes(budget=data.draw(st.sampled_from([0, 3_000, 10**6])))
+    for step in data.draw(st.permutations([*taken, *taken])):
+        assert draft(step, hashes).digest == draft(step).digest
+
+
+def test_arrays_that_are_views_with_gaps_are_stored_as_what_they_show(tmp_path: Path) -> None:
+    ids = np.frombuffer(np.arange(12, dtype=np.int32).tobytes(), np.int32)
+    logprobs = -np.frombuffer(np.arange(8, dtype=np.float32).tobytes(), np.float32)[::2]
+    step = Step(trajectory_id="t", index=0, prompt_ids=ids[::3], response_ids=ids[1:8:2], logprobs=logprobs)
+    pool = reopened(tmp_path / "pool.sqlite", TrajectoryInfo(id="t"), step)
+    assert pool.step(step.id) == step
+    pool.close()
 
 
 def test_times_are_no_content() -> None:

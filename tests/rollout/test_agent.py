@@ -129,3 +129,17 @@ async def test_arguments_that_are_no_json_are_sent_as_they_are(connect: Connect,
     result = Message(role="tool", content="that is no JSON", tool_call_id="c")
     action = await connect(engine("hello")).act("traj-1", (*ASK, broken, result), (SEARCH,))
     assert "{oops" in pool.step(action.step_id).request
+
+
+async def test_a_state_that_is_only_looked_at_is_recorded_beside_the_agents_work(
+    connect: Connect, pool: SQLitePool
+) -> None:
+    agent = connect(engine("hello", "ignored"))
+    pool.put(TrajectoryInfo(id="t"))
+    first = await agent.act("t", ASK, (SEARCH,))
+    await agent.look("t", (*ASK, first.message, Message(role="user", content="go on")), (SEARCH,))
+    acted, looked = pool.trajectory("t").steps
+    assert (acted.side, looked.side) == ("", "state")
+    assert looked.sampling.max_tokens == 1
+    assert not looked.trainable
+    assert len(looked.prompt_ids) > len(acted.prompt_ids)

@@ -61,11 +61,13 @@ async def test_the_agent_sees_the_whole_conversation_each_turn(pool: SQLitePool)
 async def test_the_environments_own_limit_truncates(pool: SQLitePool) -> None:
     ending, stored = await play(pool, [GO_ON, Outcome(truncated=True)])
     assert (ending.how, stored.status, stored.reward) == ("truncated", "truncated", 0.0)
+    assert [step.side for step in stored.steps] == ["", "", "state"]
 
 
 async def test_the_rollouts_limit_of_turns_truncates_and_keeps_what_was_earned(pool: SQLitePool) -> None:
     ending, stored = await play(pool, [paid(0.5), *[GO_ON] * 10])
-    assert (stored.status, len(stored.steps), stored.reward) == ("truncated", CONFIG.max_turns, 0.5)
+    assert (stored.status, stored.reward) == ("truncated", 0.5)
+    assert [step.side for step in stored.steps] == [""] * CONFIG.max_turns + ["state"]
     assert ending.why == "5 turns"
 
 

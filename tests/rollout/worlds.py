@@ -87,6 +87,14 @@ class ScriptedAgent:
         finally:
             self.running -= 1
 
+    async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        turn = sum(message.role == "assistant" for message in messages)
+        self.before(turn)
+        step = Step(
+            trajectory_id=trajectory_id, index=turn, prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5], side="state"
+        )
+        await asyncio.wrap_future(self.pool.append([step]))
+
 
 def endless(prefix: str = "task"):
     """Names of tasks, for ever."""

@@ -59,7 +59,7 @@ class StepArrays:
     response_offsets: npt.NDArray[np.int64]
     """[S+1]: the log-probabilities of row s are `logprobs[response_offsets[s]:response_offsets[s + 1]]`."""
     rewards: npt.NDArray[np.float32]
-    """[S]: of each step; a reward of a whole trajectory counts at its last step."""
+    """[S]: of each step; a reward of a whole trajectory counts at its last step that is not beside the work."""
     trajectory_index: npt.NDArray[np.int32]
     """[S]: position of its trajectory among the T."""
     group_index: npt.NDArray[np.int32]

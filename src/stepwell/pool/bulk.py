@@ -5,7 +5,8 @@ one UPDATE from arrays, which spares it a statement for each; a few new rows it 
 COPY costs more to begin.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ _TYPES: Final[dict[type[Any], str]] = {
     sa.LargeBinary: "bytea",
     sa.Text: "text",
 }
-_Rows = Sequence[tuple[object, ...]]
+_Row = tuple[object, ...]
+_Rows = Sequence[_Row]
 
 
 def insert(connection: sa.Connection, table: sa.Table, columns: tuple[str, ...], rows: _Rows) -> None:
@@ -44,6 +46,27 @@ def update(connection: sa.Connection, table: sa.Table, columns: tuple[str, ...],
         _run(connection, _UPDATES[connection.dialect.name], table, columns, rows)
 
 
+@contextmanager
+def inserting(
+    connection: sa.Connection, table: sa.Table, columns: tuple[str, ...], expected: int
+) -> Iterator[Callable[[_Row], None]]:
+    """As `insert`, of rows that the block hands over as it makes them, `expected` or fewer of them.
+
+    Many go to PostgreSQL at once, which stores them while the block makes others; until it ends, nothing else may be
+    asked of `connection`.
+    """
+    if connection.dialect.name == "postgresql" and expected > _FEW:
+        try:
+            with _copying(connection.connection.cursor(), table, columns) as write:
+                yield write
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError(f"copy {table.name}", None, error) from error
+    else:
+        rows: list[_Row] = []
+        yield rows.append
+        insert(connection, table, columns, rows)
+
+
 _Write = Callable[[Any, sa.Table, tuple[str, ...], _Rows], None]
 
 
@@ -54,16 +77,22 @@ def _run(connection: sa.Connection, write: _Write, table: sa.Table, columns: tup
         raise DBAPIError(f"{write.__name__} {table.name}", None, error) from error
 
 
+@contextmanager
+def _copying(cursor: Any, table: sa.Table, columns: tuple[str, ...]) -> Iterator[Callable[[_Row], None]]:
+    with cursor.copy(_copy_text(table, columns)) as copy:
+        copy.set_types(_types(table, columns))
+        yield copy.write_row
+
+
 def _insert_one_by_one(cursor: Any, table: sa.Table, columns: tuple[str, ...], rows: _Rows) -> None:
     cursor.executemany(_insert_text(table, columns, "?"), rows)
 
 
 def _insert_or_copy(cursor: Any, table: sa.Table, columns: tuple[str, ...], rows: _Rows) -> None:
     if len(rows) > _FEW:
-        with cursor.copy(_copy_text(table, columns)) as copy:
-            copy.set_types(_types(table, columns))
+        with _copying(cursor, table, columns) as write:
             for row in rows:
-                copy.write_row(row)
+                write(row)
     elif len(rows) > 1:
         cursor.executemany(_insert_text(table, columns, "%s"), rows)
     else:

@@ -5,7 +5,8 @@ record is judged in memory, in order; then the rows are written with one INSERT 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from stepwell.pool.derived import DERIVED, TrajectoryState
 from stepwell.pool.prepared import LookUp, Prepared
 from stepwell.pool.rows import COLUMNS, TABLES, Draft, Row
 from stepwell.pool.schema import groups, meta, steps, trajectories
-from stepwell.pool.tokens import PACKED, StepPacker
+from stepwell.pool.tokens import PACKED, RunningHashes, StepPacker
 from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
 NO_GROUP: Final = "default"
@@ -40,10 +41,11 @@ _stored = {
     kind: LookUp(sa.select(table.c.id, table.c.cursor, table.c.digest), table.c.id) for kind, table in TABLES.items()
 }
 _groups = LookUp(sa.select(groups.c.id, groups.c.cursor, groups.c.digest, groups.c.channel), groups.c.id)
-_places = LookUp(sa.select(steps.c.id, steps.c.cursor, steps.c.digest, steps.c.trajectory_cursor), steps.c.id)
+_steps = LookUp(sa.select(steps.c.id, steps.c.cursor, steps.c.digest, steps.c.trajectory_cursor), steps.c.id)
 _positions = LookUp(sa.select(steps.c.trajectory_cursor, steps.c.position), steps.c.trajectory_cursor)
-_by_id = LookUp(sa.select(trajectories), trajectories.c.id)
-_by_cursor = LookUp(sa.select(trajectories), trajectories.c.cursor)
+_states = sa.select(*(trajectories.c[name] for name in ("id", "digest", "cursor", "group_cursor", "channel", *DERIVED)))
+_by_id = LookUp(_states, trajectories.c.id)
+_by_cursor = LookUp(_states, trajectories.c.cursor)
 _lock_cursor = Prepared(queries.newest_cursor.with_for_update())
 _set_cursor = Prepared(sa.update(meta).where(meta.c.name == "cursor"), ["value"])
 
@@ -54,9 +56,10 @@ def append(connection: sa.Connection, records: Sequence[Record], packer: StepPac
     If it raises, the transaction must be rolled back and `packer.forget()` called.
     """
     batch = _Batch(connection, packer)
-    drafts = [_drafted(record) for record in records]
+    drafts = [_drafted(record, packer.hashes) for record in records]
     batch.look_up([draft for draft in drafts if isinstance(draft, Draft)])
-    receipts = [batch.judge(draft) if isinstance(draft, Draft) else draft for draft in drafts]
+    with batch.inserting_steps(sum(isinstance(record, Step) for record in records)):
+        receipts = [batch.judge(draft) if isinstance(draft, Draft) else draft for draft in drafts]
     batch.write()
     return receipts
 
@@ -73,9 +76,9 @@ def draw_cursor(connection: sa.Connection) -> int:
     return cursor
 
 
-def _drafted(record: Record) -> Draft | Receipt:
+def _drafted(record: Record, hashes: RunningHashes) -> Draft | Receipt:
     try:
-        return rows.draft(record)
+        return rows.draft(record, hashes)
     except InvalidRecord as refusal:
         return Receipt(id=record.id, cursor=None, error=refusal)
 
@@ -87,45 +90,45 @@ class _Stored(NamedTuple):
     digest: object
 
 
-class _StepPlace(NamedTuple):
-    """Where a step is, for annotations about it."""
-
-    cursor: int
-    trajectory_cursor: int
-
-
 @dataclass
 class _Batch:
     """One batch on its way into the log: what its verdicts depend on, and what it is going to write."""
 
     connection: sa.Connection
     packer: StepPacker
+    before: int = 0
+    """The newest cursor when it began."""
     cursor: int = 0
+    """The newest cursor, this batch included."""
     stored: dict[type[Record], dict[str, _Stored]] = field(default_factory=lambda: {kind: {} for kind in TABLES})
     channels: dict[str, str] = field(default_factory=dict)
     by_id: dict[str, TrajectoryState] = field(default_factory=dict)
     by_cursor: dict[int, TrajectoryState] = field(default_factory=dict)
-    places: dict[str, _StepPlace] = field(default_factory=dict)
-    occupied: set[tuple[int, int]] = field(default_factory=set)
-    rows: dict[type[Record], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    owners: dict[str, int] = field(default_factory=dict)
+    """Where the trajectory of a step is, by the step's id."""
+    occupied: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Indices that are taken: those of this batch, and all of trajectories to which steps come late."""
+    rows: dict[type[Record], list[Row]] = field(default_factory=lambda: {kind: [] for kind in TABLES})
+    insert: dict[type[Record], Callable[[Row], None]] = field(default_factory=dict)
+    """What becomes of an admitted row: those of steps, which are large, are on their way at once."""
     new: list[TrajectoryState] = field(default_factory=list)
     touched: dict[int, TrajectoryState] = field(default_factory=dict)
 
     def look_up(self, drafts: Sequence[Draft]) -> None:
         """Load all that the verdicts depend on."""
         wanted = _mentioned(drafts)
-        self.cursor = lock_cursor(self.connection)
+        self.before = self.cursor = lock_cursor(self.connection)
         for kind in (Annotation, UpdateInfo):
             for row in _stored[kind].rows(self.connection, list(wanted[kind])):
                 self.stored[kind][row.id] = _Stored(row.cursor, row.digest)
         for row in _groups.rows(self.connection, list(wanted[GroupInfo])):
             self.stored[GroupInfo][row.id] = _Stored(row.cursor, row.digest)
             self.channels[row.id] = row.channel
-        for row in _places.rows(self.connection, list(wanted[Step])):
+        for row in _steps.rows(self.connection, list(wanted[Step])):
             self.stored[Step][row.id] = _Stored(row.cursor, row.digest)
-            self.places[row.id] = _StepPlace(row.cursor, row.trajectory_cursor)
+            self.owners[row.id] = row.trajectory_cursor
         self._load_trajectories(_by_id, wanted[TrajectoryInfo])
-        beyond = {place.trajectory_cursor for place in self.places.values()} - self.by_cursor.keys()
+        beyond = set(self.owners.values()) - self.by_cursor.keys()
         self._load_trajectories(_by_cursor, beyond)
         if wanted[Annotation]:
             derived.load_facts(self.connection, self.by_cursor.values())
@@ -133,9 +136,7 @@ class _Batch:
 
     def _load_trajectories(self, look_up: LookUp, values: Iterable[object]) -> None:
         for row in look_up.rows(self.connection, list(values)):
-            state = TrajectoryState(
-                row.cursor, row.group_cursor, row.channel, *(getattr(row, name) for name in DERIVED)
-            )
+            state = TrajectoryState(*row[2:])
             self.stored[TrajectoryInfo][row.id] = _Stored(row.cursor, row.digest)
             self.by_id[row.id] = self.by_cursor[row.cursor] = state
 
@@ -147,15 +148,24 @@ class _Batch:
             if isinstance(draft.record, Step) and (state := self.by_id.get(draft.record.trajectory_id)) is not None
             if draft.record.index < state.next_index
         }
-        self.occupied.update((row[0], row[1]) for row in _positions.rows(self.connection, list(late)))
+        for row in _positions.rows(self.connection, list(late)):
+            self.occupied[row.trajectory_cursor].add(row.position)
+
+    @contextmanager
+    def inserting_steps(self, expected: int) -> Iterator[None]:
+        """While records are judged, of which so many are steps: nothing is looked up meanwhile."""
+        self.insert = {kind: rows.append for kind, rows in self.rows.items()}
+        with bulk.inserting(self.connection, steps, _INSERTED[Step], expected) as self.insert[Step]:
+            yield
 
     def judge(self, draft: Draft) -> Receipt:
         """Admit the record, or say why not."""
-        record, kind = draft.record, type(draft.record)
+        record, row, digest, _ = draft
+        kind = type(record)
         stored = self.stored[kind].get(record.id)
-        if stored and stored.digest == draft.digest:
+        if stored is not None and stored.digest == digest:
             return Receipt(id=record.id, cursor=stored.cursor, duplicate=True)
-        if stored:
+        if stored is not None:
             refusal = Conflict(f"{record.id!r} is already in the pool with other content; records never change")
             return Receipt(id=record.id, cursor=None, error=refusal)
         cursor = self.cursor + 1
@@ -164,8 +174,8 @@ class _Batch:
         except StepwellError as error:
             return Receipt(id=record.id, cursor=None, error=error)
         self.cursor = cursor
-        self.stored[kind][record.id] = _Stored(cursor, draft.digest)
-        self.rows[kind].append((cursor, *draft.row, draft.digest, *extra))
+        self.stored[kind][record.id] = _Stored(cursor, digest)
+        self.insert[kind]((cursor, *row, bytearray(digest), *extra))
         return Receipt(id=record.id, cursor=cursor)
 
     def _admit(self, draft: Draft, cursor: int) -> Row:
@@ -197,27 +207,36 @@ class _Batch:
         state = self._owner(step.trajectory_id, "step", step.id)
         if state.status != "open":
             raise Conflict(f"trajectory {step.trajectory_id!r} has ended ({state.status}); it takes no step any more")
-        if step.index < state.next_index and (state.cursor, step.index) in self.occupied:
+        occupied = self.occupied[state.cursor]
+        if step.index < state.next_index and step.index in occupied:
             raise Conflict(f"trajectory {step.trajectory_id!r} already has a step at index {step.index}")
         packed: Row = ()
         if draft.payload:
             packed = self.packer.pack(draft.payload, trajectory=state.cursor, cursor=cursor, number=state.steps)
-        self.occupied.add((state.cursor, step.index))
-        self.places[step.id] = _StepPlace(cursor, state.cursor)
+        occupied.add(step.index)
+        self.owners[step.id] = state.cursor
         self.touched[state.cursor] = state
         state.add_step(step)
         return (state.cursor, *packed)
 
     def _admit_annotation(self, note: Annotation, cursor: int) -> Row:
-        place = self.places.get(note.target_id) if note.target == "step" else None
-        if place is None and note.target == "step":
+        of_step = note.target == "step"
+        step = self.stored[Step].get(note.target_id) if of_step else None
+        if step is None and of_step:
             raise NotFound(f"annotation {note.id!r} is about the step {note.target_id!r}, which the pool does not hold")
-        state = self.by_cursor[place.trajectory_cursor] if place else self._owner(note.target_id, "annotation", note.id)
+        state = (
+            self.by_cursor[self.owners[note.target_id]]
+            if of_step
+            else self._owner(note.target_id, "annotation", note.id)
+        )
         if note.kind == "end" and state.status not in ("open", note.name):
             raise Conflict(f"trajectory {note.target_id!r} has ended as {state.status}; it cannot end as {note.name}")
         self.touched[state.cursor] = state
-        state.add_annotation(note, place.cursor if place else None, cursor)
-        return (state.cursor, place.cursor if place else None)
+        if note.kind == "end":
+            self.packer.ended(note.target_id, state.cursor)
+        of = None if step is None else step.cursor
+        state.add_annotation(note, of, cursor)
+        return (state.cursor, of)
 
     def _owner(self, trajectory_id: str, kind: str, name: str) -> TrajectoryState:
         state = self.by_id.get(trajectory_id)
@@ -226,14 +245,13 @@ class _Batch:
         return state
 
     def write(self) -> None:
-        """Write what was admitted and bring the derived columns up to date."""
-        if not self.rows:
+        """Write what else was admitted and bring the derived columns up to date."""
+        if self.cursor == self.before:
             return
         opened = zip(self.rows[TrajectoryInfo], self.new, strict=True)
         self.rows[TrajectoryInfo] = [(*row, *state.derived()) for row, state in opened]
         for kind, table in TABLES.items():
-            if self.rows[kind]:
-                bulk.insert(self.connection, table, _INSERTED[kind], self.rows[kind])
+            bulk.insert(self.connection, table, _INSERTED[kind], self.rows[kind])
         _set_cursor.execute(self.connection, [{"value": self.cursor}])
         derived.update(self.connection, list(self.touched.values()), {state.cursor for state in self.new})
 

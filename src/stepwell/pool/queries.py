@@ -1,5 +1,6 @@
 """What is read from the pool: a few set-based SELECTs per question, the same for every database."""
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,17 +20,21 @@ _CHUNK: Final = 5_000  # values bound per statement; the databases allow about 3
 
 newest_cursor = sa.select(meta.c.value).where(meta.c.name == "cursor")
 
-trajectory_rows = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(groups)
+trajectory_rows = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(
+    groups, trajectories.c.group_cursor == groups.c.cursor
+)
 _steps = sa.select(steps, trajectories.c.id.label("trajectory_id")).join(
     trajectories, steps.c.trajectory_cursor == trajectories.c.cursor
 )
-_of_trajectories = LookUp(_steps.order_by(steps.c.trajectory_cursor, steps.c.cursor), steps.c.trajectory_cursor)
+_of_trajectories = LookUp(_steps, steps.c.trajectory_cursor)
+_in_order: Final = operator.attrgetter("trajectory_cursor", "cursor")
 note_rows = (
     sa.select(annotations, steps.c.id.label("step_id"), trajectories.c.id.label("trajectory_id"))
     .join(trajectories, annotations.c.trajectory_cursor == trajectories.c.cursor)
     .outerjoin(steps, annotations.c.step_cursor == steps.c.cursor)
 )
 """Annotations with the ids of what they are about."""
+_notes_of = LookUp(note_rows.order_by(annotations.c.cursor), annotations.c.trajectory_cursor)
 
 
 def select_in(
@@ -171,7 +176,7 @@ def _folded(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Traj
 
 
 def _steps_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[int, list[Step]]:
-    found = list(_of_trajectories.rows(connection, [row.cursor for row in rows]))
+    found = sorted(_of_trajectories.rows(connection, [row.cursor for row in rows]), key=_in_order)
     taken: dict[int, list[Step]] = defaultdict(list)
     for row, one in zip(found, unpack(found), strict=True):
         taken[row.trajectory_cursor].append(one)
@@ -180,7 +185,6 @@ def _steps_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[in
 
 def _annotations_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> dict[int, list[Annotation]]:
     notes: dict[int, list[Annotation]] = defaultdict(list)
-    in_order = note_rows.order_by(annotations.c.cursor)
-    for row in select_in(connection, in_order, annotations.c.trajectory_cursor, [row.cursor for row in rows]):
+    for row in _notes_of.rows(connection, [row.cursor for row in rows]):
         notes[row.trajectory_cursor].append(annotation(row))
     return notes

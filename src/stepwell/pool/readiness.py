@@ -116,10 +116,11 @@ def handed_over(size: int, completions: Iterable[Completion]) -> tuple[Completio
 
 
 def _step_rewards(steps: tuple[Step, ...], facts: Facts) -> tuple[float, ...]:
-    """Of each step; a reward of the whole counts at the last."""
+    """Of each step; a reward of the whole counts at the last of the agent's own, or at the last if none is its own."""
     of_step: dict[Hashable, list[float]] = defaultdict(list)
+    last = next((step.id for step in reversed(steps) if not step.side), steps[-1].id if steps else None)
     for (target, _), value in facts.rewards.items():
-        of_step[steps[-1].id if target is None and steps else target].append(value)
+        of_step[last if target is None else target].append(value)
     return tuple(math.fsum(of_step[step.id]) for step in steps)
 
 

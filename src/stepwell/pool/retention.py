@@ -130,10 +130,7 @@ def forget(connection: sa.Connection, cursors: list[int]) -> None:
     )
     connection.execute(sa.delete(annotations).where(annotations.c.trajectory_cursor.in_(cursors)))
     connection.execute(sa.delete(tags).where(tags.c.trajectory_cursor.in_(cursors)))
-    # Steps rest on each other, so that none may go before those that rest on it.
-    own = steps.c.trajectory_cursor.in_(cursors)
-    connection.execute(sa.update(steps).where(own).values(base_cursor=None))
-    connection.execute(sa.delete(steps).where(own))
+    connection.execute(sa.delete(steps).where(steps.c.trajectory_cursor.in_(cursors)))
     connection.execute(sa.delete(deliveries).where(deliveries.c.unit_cursor.in_(cursors)))
     connection.execute(sa.delete(trajectories).where(trajectories.c.cursor.in_(cursors)))
     left = sa.select(trajectories.c.group_cursor).where(trajectories.c.group_cursor.in_(of_groups - {None}))

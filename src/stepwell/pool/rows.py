@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import product
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -17,11 +18,11 @@ import sqlalchemy as sa
 
 from stepwell.errors import InvalidRecord
 from stepwell.pool import schema
-from stepwell.pool.tokens import WIDTH, Payload
+from stepwell.pool.tokens import Payload, RunningHashes
 from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
 Row = tuple[object, ...]
-"""Column values on their way into SQL: of exactly the types str, float, int, bytes and None."""
+"""Column values on their way into SQL: of exactly the types str, float, int, bytes, bytearray and None."""
 
 TABLES: Final[dict[type[Record], sa.Table]] = {
     GroupInfo: schema.groups,
@@ -31,7 +32,6 @@ TABLES: Final[dict[type[Record], sa.Table]] = {
     UpdateInfo: schema.updates,
 }
 _LARGEST: Final = 2**63 - 1
-_TIMES: Final = frozenset({"created_at", "latency"})
 
 
 class Draft(NamedTuple):
@@ -63,28 +63,56 @@ COLUMNS: Final[dict[type[Record], tuple[str, ...]]] = {
 """Names of the columns that a record alone decides, in the order of `Draft.row`."""
 
 
-def draft(record: Record) -> Draft:
-    """Encode what the record alone decides.
+def draft(record: Record, hashes: RunningHashes | None = None) -> Draft:
+    """Encode what the record alone decides; `hashes` spare the work of hashing again what its prompt repeats.
 
     Raises:
         InvalidRecord: a text with NUL or a lone surrogate, a float that is not finite, an integer beyond 63 bits.
     """
-    if isinstance(record, Step):
-        return _step(record)
-    kind, names = type(record), COLUMNS[type(record)]
-    row = _checked(kind.__name__, names, _values(record))
-    # a retry of a request that named no time gets a later one: that does not make it another record
-    content = [value for name, value in zip(names, row, strict=True) if name not in _TIMES]
-    others = _checked(kind.__name__, ("refers to",) * 2, _references(record))
-    return Draft(record, row, digest_of(content, others), None)
+    match record:
+        case Step():
+            return _step(record, hashes)
+        case Annotation():
+            return _annotation(record)
+        case TrajectoryInfo():
+            row: Row = (record.id, float(record.created_at) + 0.0, record.task_id, record.agent, record.source)
+            texts = (record.id, record.group_id or "", record.task_id, record.agent, record.source)
+            return _draft(record, row, texts, (record.group_id, None))
+        case GroupInfo():
+            row = (
+                *(record.id, float(record.created_at), record.task_id, record.channel, record.size, record.min_size),
+                *(_real(record.deadline), float(record.priority), record.origin_id, record.origin_index),
+            )
+        case UpdateInfo():
+            metrics = json.dumps([(name, float(value)) for name, value in record.metrics])
+            row = (record.id, float(record.created_at), record.run, record.policy_version, metrics)
+    return _draft(record, row, None, (None, None))
 
 
 def digest_of(*parts: object) -> bytes:
     """16 bytes of the SHA-256 of plain values."""
-    return sha256(msgspec.msgpack.encode(parts)).digest()[:16]
+    return sha256(_encode(parts)).digest()[:16]
 
 
-def _step(step: Step) -> Draft:
+def _annotation(note: Annotation) -> Draft:
+    value = None if note.value is None else float(note.value) + 0.0
+    row: Row = (note.id, float(note.created_at) + 0.0, note.kind, note.name, value, note.text)
+    return _draft(note, row, (note.id, note.name, note.text, note.target_id), (note.target, note.target_id))
+
+
+def _draft(record: Record, row: Row, texts: tuple[str, ...] | None, refers_to: Row) -> Draft:
+    """Of anything but a step; `texts`: all that could be refused, if its numbers cannot be."""
+    kind = type(record)
+    plain = texts is not None and tuple(map(type, row)) in _PLAIN[kind] and _TEXTS.issuperset(map(type, refers_to))
+    if not (plain and storable("".join(texts or ()))):
+        row = _checked(kind.__name__, COLUMNS[kind], row)
+        refers_to = _checked(kind.__name__, ("refers to",) * 2, refers_to)
+    # a retry of a request that named no time gets a later one: that does not make it another record
+    content = (row[0], *row[2:])
+    return Draft(record, row, digest_of(content, refers_to), None)
+
+
+def _step(step: Step, hashes: RunningHashes | None) -> Draft:
     sampling, payload = step.sampling, Payload.of(step)
     row: Row = (  # in one piece: nested tuples that are spread out cost as much as the checks below
         step.id,
@@ -107,30 +135,38 @@ def _step(step: Step) -> Draft:
         step.side,
         step.prefill,
         step.dialect,
-        len(payload.prompt) // WIDTH,
-        len(payload.response) // WIDTH,
+        len(step.prompt_ids),
+        len(step.response_ids),
     )
     texts = (step.id, step.trajectory_id, step.model, step.parent_id, step.dialect)
     if not (_plain_step(row) and storable("".join(texts))):
         row = _checked("Step", COLUMNS[Step], row)
         _checked("Step", ("trajectory_id",), (step.trajectory_id,))
-    identity = _identity((row[0], row[3:], step.trajectory_id, len(payload.request)))
-    return Draft(step, row, sha256(b"".join((identity, *payload))).digest()[:16], payload)
+    ids = hashes.of(step.trajectory_id, payload.ids) if hashes else sha256(payload.ids).digest()
+    identity = _encode((row[0], row[3:], step.trajectory_id, len(payload.request), ids))
+    rest = b"".join((identity, payload.logprobs, payload.request, payload.message))
+    return Draft(step, row, sha256(rest).digest()[:16], payload)
 
 
-_identity: Final = msgspec.msgpack.Encoder().encode
+def _signatures(kind: type[Record]) -> frozenset[tuple[type, ...]]:
+    """The types that the values of a row have if they are exactly what its columns hold."""
+    columns = [TABLES[kind].c[name] for name in COLUMNS[kind]]
+    return frozenset(product(*([_held(column), *([type(None)] if column.nullable else [])] for column in columns)))
+
+
+def _held(column: sa.Column[Any]) -> type:
+    return str if isinstance(column.type, sa.Text) else float if isinstance(column.type, sa.Float) else int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_PLAIN: Final = {kind: _signatures(kind) for kind in TABLES}
+_TEXTS: Final = frozenset({str, type(None)})
 _SEED: Final = COLUMNS[Step].index("seed")
-_KINDS: Final = tuple(
-    float if name in ("created_at", "latency", "temperature", "top_p") else str if text else int
-    for name in COLUMNS[Step]
-    for text in [isinstance(schema.steps.c[name].type, sa.Text)]
-)
-_PLAIN: Final = frozenset({_KINDS, (*_KINDS[:_SEED], type(None), *_KINDS[_SEED + 1 :])})
 
 
 def _plain_step(row: Row) -> bool:
     """Whether a step's row needs no check: nearly all do not, and checking value by value costs more than storing."""
-    if tuple(map(type, row)) not in _PLAIN:
+    if tuple(map(type, row)) not in _PLAIN[Step]:
         return False
     values: Any = row
     seed = values[_SEED] or 0
@@ -138,38 +174,8 @@ def _plain_step(row: Row) -> bool:
     return whole and math.isfinite(values[1] + values[2])
 
 
-def _values(record: Record) -> Row:
-    """The values of `COLUMNS`, as the record has them."""
-    match record:
-        case UpdateInfo():
-            metrics = json.dumps([(name, float(value)) for name, value in record.metrics])
-            return (record.id, float(record.created_at), record.run, record.policy_version, metrics)
-        case Annotation():
-            return (record.id, float(record.created_at), record.kind, record.name, _real(record.value), record.text)
-        case TrajectoryInfo():
-            return (record.id, float(record.created_at), record.task_id, record.agent, record.source)
-        case GroupInfo():
-            return (
-                *(record.id, float(record.created_at), record.task_id, record.channel, record.size, record.min_size),
-                *(_real(record.deadline), float(record.priority), record.origin_id, record.origin_index),
-            )
-        case Step():
-            raise TypeError("a step has a way of its own")
-
-
 def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _references(record: Record) -> tuple[str | None, ...]:
-    """What names another record; stored as that record's cursor."""
-    match record:
-        case TrajectoryInfo():
-            return (record.group_id, None)
-        case Annotation():
-            return (record.target, record.target_id)
-        case _:
-            return (None, None)
 
 
 def _checked(kind: str, names: Sequence[str], values: Row) -> Row:

@@ -1,8 +1,9 @@
 """The one schema of the pool: every column declared once, with what it holds, in types that any SQL engine has.
 
 Every record takes its place on one log: a `cursor`, drawn from the `meta` table inside the write transaction, so that
-cursors become visible in order whoever writes. It is also the record's short name in references: rows stay small.
-Columns marked *derived* are folds of the log, kept up to date in the transaction that appends; `verify` checks them.
+cursors become visible in order whoever writes. It is also the record's short name in references: rows stay small. That
+what a record refers to exists is seen to by the writer whose turn it is: a foreign key would look at each row again.
+Columns marked *derived* are folds of the log, kept up to date in the transaction that appends; `verify` checks both.
 """
 
 import sqlalchemy as sa
@@ -65,7 +66,7 @@ trajectories = sa.Table(
     "trajectories",
     metadata,
     *_log_columns(),
-    Column("group_cursor", _Whole, ForeignKey("groups.cursor"), index=True, comment="its group, if it has one"),
+    Column("group_cursor", _Whole, index=True, comment="its group, if it has one"),
     Column("task_id", Text, nullable=False, index=True, comment="the task it attempts; empty if unknown"),
     Column("agent", Text, nullable=False, index=True, comment="name of the agent that drives it"),
     Column("source", Text, nullable=False, comment="`gateway`, `rollout`, `eval`, `import` or `events`"),
@@ -84,13 +85,15 @@ trajectories = sa.Table(
     Column("policy_version_max", _Whole, comment="derived: highest over its steps; null without steps"),
     Index("ix_trajectories_by_channel", "channel", "complete_cursor"),
     Index("ix_trajectories_by_completion", "complete_cursor"),
+    # Rows change with each step; if there is room for the new one beside the old, no index has to change.
+    postgresql_with={"fillfactor": 50},
 )
 
 steps = sa.Table(
     "steps",
     metadata,
     *_log_columns(),
-    Column("trajectory_cursor", _Whole, ForeignKey("trajectories.cursor"), nullable=False, comment="its episode"),
+    Column("trajectory_cursor", _Whole, nullable=False, comment="its episode"),
     Column("position", _Whole, nullable=False, comment="`Step.index`, from 0"),
     Column("policy_version_min", _Whole, nullable=False, comment="lowest version that sampled one of its tokens"),
     Column("policy_version_max", _Whole, nullable=False, comment="highest version that sampled one of its tokens"),
@@ -111,7 +114,7 @@ steps = sa.Table(
     Column("latency", _Real, nullable=False, comment="seconds from the request to the last token"),
     Column("prompt_tokens", _Whole, nullable=False, comment="P"),
     Column("response_tokens", _Whole, nullable=False, comment="R"),
-    Column("base_cursor", _Whole, ForeignKey("steps.cursor"), comment="step that its prompt is stored against"),
+    Column("base_cursor", _Whole, comment="step that its prompt is stored against"),
     Column("prompt_shared", _Whole, nullable=False, comment="leading tokens equal to the base's prompt and response"),
     Column(
         "tokens",
@@ -135,10 +138,8 @@ annotations = sa.Table(
     "annotations",
     metadata,
     *_log_columns(),
-    Column(
-        "trajectory_cursor", _Whole, ForeignKey("trajectories.cursor"), nullable=False, index=True, comment="about it"
-    ),
-    Column("step_cursor", _Whole, ForeignKey("steps.cursor"), comment="about this step of it; null: about the whole"),
+    Column("trajectory_cursor", _Whole, nullable=False, index=True, comment="about it"),
+    Column("step_cursor", _Whole, comment="about this step of it; null: about the whole"),
     Column("kind", Text, nullable=False, comment="`reward`, `end`, `feedback`, `event`, `verdict`, `tag` or `note`"),
     Column("name", Text, nullable=False, comment="name of the part, how it ended, the verdict, the tag, the event"),
     Column("value", _Real, comment="the reward or score; null if there is none"),

@@ -14,11 +14,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool import migrations
+from stepwell.pool.checkpoints import LONGEST, Checkpoints
 from stepwell.pool.sql import SQLPool, Storage
 from stepwell.pool.writer import storage_error
 
 _LOCK_TIMEOUT: Final = 30.0  # seconds that a writer waits for the writer of another process
 _PAGE: Final = 8192  # bytes: two long steps fit where one of 4096 would hold one and waste a third
+_CACHE: Final = 32_768  # KiB of pages that the writer keeps; SQLite's own 2,000 do not hold one large batch
 _WAL_ATTEMPTS: Final = 100
 _NO_WRITING: Final = ("readonly database", "unable to open")
 
@@ -56,7 +58,18 @@ class SQLitePool(SQLPool):
         storage = Storage(
             name=path.name, reader=reader, writer=writer, passes=lambda _: False, clock=clock, backup=backup
         )
-        return cls(storage)
+        return cls(storage, None if read_only else Checkpoints(_connect(path, "rw", references=False), path.name))
+
+    def __init__(self, storage: Storage, checkpoints: Checkpoints | None) -> None:
+        """Use `open`."""
+        super().__init__(storage)
+        self._checkpoints = checkpoints
+
+    def close(self) -> None:
+        """See `Pool.close`."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        super().close()
 
 
 def _backup(path: Path, to: Path) -> None:
@@ -114,6 +127,9 @@ def _connect(path: Path, mode: str, references: bool) -> sqlite3.Connection:
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA synchronous = FULL")
+    if mode == "rwc":
+        connection.execute(f"PRAGMA cache_size = -{_CACHE}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LONGEST}")
     connection.execute(f"PRAGMA foreign_keys = {'ON' if references else 'OFF'}")
     return connection
 

@@ -7,8 +7,9 @@ Log-probabilities are stored as they are: their bits are noise, which nothing pa
 surrogates, which agents do produce, come back exactly.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 import zstandard
 
 from stepwell.errors import PoolError
+from stepwell.pool.recent import Recent
 from stepwell.types import Floats, Ids, Sampling, Step
 
 _TOKENS_LEVEL: Final = -1  # half the time of level 1 for a sixth more bytes
@@ -25,6 +27,7 @@ _FLOAT32: Final = np.dtype("<f4")
 WIDTH: Final = 4
 """Bytes of an id, and of a log-probability."""
 _CACHE_BYTES: Final = 64 * 2**20
+_HASH_BYTES: Final = 512  # about what a running hash takes
 LONGEST_CHAIN: Final = 64
 """Steps that are stored against each other before one is stored whole: so many are read to read any one."""
 
@@ -35,19 +38,24 @@ PACKED: Final = ("base_cursor", "prompt_shared", "tokens", "logprobs", "request_
 class Payload(NamedTuple):
     """What is large in a step, as little-endian bytes and UTF-8."""
 
-    prompt: bytes
-    response: bytes
-    logprobs: bytes
+    ids: bytes
+    """Of the prompt, then of the response."""
+    prompt: int
+    """Bytes of the prompt."""
+    logprobs: bytearray
+    """No `bytes`: sqlite3 looks for an adapter for each of those, which takes it longer than to store them."""
     request: bytes
     message: bytes
 
     @classmethod
     def of(cls, step: Step) -> "Payload":
         """The payload of `step`."""
+        prompt = step.prompt_ids.astype(_INT32, copy=False).tobytes()
+        response = step.response_ids.astype(_INT32, copy=False).tobytes()
         return cls(
-            step.prompt_ids.astype(_INT32, copy=False).tobytes(),
-            step.response_ids.astype(_INT32, copy=False).tobytes(),
-            step.logprobs.astype(_FLOAT32, copy=False).tobytes(),
+            prompt + response,
+            len(prompt),
+            bytearray(step.logprobs.astype(_FLOAT32, copy=False)),
             step.request.encode("utf-8", "surrogatepass"),
             step.response.encode("utf-8", "surrogatepass"),
         )
@@ -64,9 +72,30 @@ class _Context(NamedTuple):
     depth: int
     """Steps that must be read to read this one, itself included."""
 
-    @property
-    def size(self) -> int:
-        return len(self.ids) + len(self.request)
+
+class RunningHashes:
+    """SHA-256 of the ids of steps; one that goes on from the last of its trajectory costs only what it adds.
+
+    It depends on the ids alone, so nothing has to be forgotten when a step is refused. Not thread-safe.
+    """
+
+    def __init__(self, budget: int = _CACHE_BYTES) -> None:
+        self._last: Recent[str, tuple[bytes, Any]] = Recent(budget)
+
+    def of(self, trajectory_id: str, ids: bytes) -> bytes:
+        """[32]: the hash of `ids`."""
+        before, running = self._last.get(trajectory_id) or (b"", None)
+        if running is not None and ids.startswith(before):
+            running.update(memoryview(ids)[len(before) :])
+        else:
+            running = sha256(ids)
+        self._last.keep(trajectory_id, (ids, running), len(ids) + _HASH_BYTES)
+        digest: bytes = running.digest()
+        return digest
+
+    def drop(self, trajectory_id: str) -> None:
+        """Forget the last step of a trajectory."""
+        self._last.drop(trajectory_id)
 
 
 class StepPacker:
@@ -77,11 +106,11 @@ class StepPacker:
     """
 
     def __init__(self, budget: int = _CACHE_BYTES) -> None:
+        self.hashes = RunningHashes(budget)
+        """Those of the same writer's steps."""
         self._pack_tokens = zstandard.ZstdCompressor(level=_TOKENS_LEVEL, write_checksum=True).compress
         self._pack_text = zstandard.ZstdCompressor(level=_TEXT_LEVEL, write_checksum=True).compress
-        self._contexts: OrderedDict[int, _Context] = OrderedDict()
-        self._budget = budget
-        self._held = 0
+        self._contexts: Recent[int, _Context] = Recent(budget)
 
     def pack(self, payload: Payload, *, trajectory: int, cursor: int, number: int) -> tuple[object, ...]:
         """The values of `PACKED` for a step that goes to `cursor`, after `number` others of its trajectory."""
@@ -89,33 +118,30 @@ class StepPacker:
         # The step just before it, or none: another process may have added some since.
         if base and (base.number + 1 != number or base.depth == LONGEST_CHAIN):
             base = None
-        prompt, request = payload.prompt, payload.request
-        known = _shared(base.ids, prompt) // WIDTH * WIDTH if base else 0
-        repeated = _shared(base.request, request) if base and request else 0
+        ids, prompt, logprobs, request, message = payload
+        known = _shared(base.ids, ids, prompt) // WIDTH * WIDTH if base else 0
+        repeated = _shared(base.request, request, len(request)) if base and request else 0
         rests = base is not None and bool(known or repeated)
         depth = base.depth + 1 if base and rests else 1
-        self._keep(trajectory, _Context(cursor, prompt + payload.response, request, number, depth))
+        self._contexts.keep(trajectory, _Context(cursor, ids, request, number, depth), len(ids) + len(request))
         return (
             base.cursor if base and rests else None,
             known // WIDTH,
-            self._pack_tokens(_by_significance(prompt[known:] + payload.response)),
-            payload.logprobs,
+            bytearray(self._pack_tokens(_by_significance(ids[known:]))),
+            logprobs,
             repeated,
             len(request) - repeated,
-            self._pack_text(request[repeated:] + payload.message) if request or payload.message else b"",
+            bytearray(self._pack_text(request[repeated:] + message) if request or message else b""),
         )
+
+    def ended(self, trajectory_id: str, trajectory: int) -> None:
+        """Drop what is kept of a trajectory that takes no step any more."""
+        self.hashes.drop(trajectory_id)
+        self._contexts.drop(trajectory)
 
     def forget(self) -> None:
         """Drop all bases: a transaction was rolled back, and steps that were packed in it are not in the pool."""
         self._contexts.clear()
-        self._held = 0
-
-    def _keep(self, trajectory: int, context: _Context) -> None:
-        before = self._contexts.pop(trajectory, None)
-        self._contexts[trajectory] = context
-        self._held += context.size - (before.size if before else 0)
-        while self._held > self._budget:
-            self._held -= self._contexts.popitem(last=False)[1].size
 
 
 def _by_significance(ids: bytes) -> bytes:
@@ -126,11 +152,11 @@ def _in_order(planes: bytes) -> bytes:
     return np.frombuffer(planes, np.uint8).reshape(WIDTH, -1).T.tobytes()
 
 
-def _shared(left: bytes, right: bytes) -> int:
-    """Length of the longest common prefix."""
-    if right.startswith(left):  # nearly always: the next prompt goes on where the last one ended
+def _shared(left: bytes, right: bytes, most: int) -> int:
+    """Length of the longest common prefix, of at most so many bytes."""
+    if right.startswith(left, 0, most):  # nearly always: the next prompt goes on where the last one ended
         return len(left)
-    length = min(len(left), len(right))
+    length = min(len(left), most)
     differs = np.frombuffer(left, np.uint8, length) != np.frombuffer(right, np.uint8, length)
     first = int(differs.argmax()) if length else 0
     return first if length and differs[first] else length
@@ -182,14 +208,7 @@ def _step(row: sa.Row[Any], context: _Context, message: bytes) -> Step:
         policy_version_max=row.policy_version_max,
         finish_reason=row.finish_reason,
         token_source=row.token_source,
-        sampling=Sampling(
-            temperature=row.temperature,
-            top_p=row.top_p,
-            top_k=row.top_k,
-            max_tokens=row.max_tokens,
-            seed=row.seed,
-            constrained=bool(row.constrained),
-        ),
+        sampling=_sampling(row.temperature, row.top_p, row.top_k, row.max_tokens, row.seed, row.constrained),
         model=row.model,
         parent_id=row.parent_id,
         fork=row.fork,
@@ -200,4 +219,19 @@ def _step(row: sa.Row[Any], context: _Context, message: bytes) -> Step:
         response=message.decode("utf-8", "surrogatepass"),
         created_at=row.created_at,
         latency=row.latency,
+    )
+
+
+@lru_cache(maxsize=256)
+def _sampling(
+    temperature: float, top_p: float, top_k: int, max_tokens: int, seed: int | None, constrained: int
+) -> Sampling:
+    """Made once for all the steps that have it."""
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        max_tokens=max_tokens,
+        seed=seed,
+        constrained=bool(constrained),
     )

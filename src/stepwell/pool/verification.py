@@ -29,8 +29,8 @@ class Chunk:
 
 
 def whole(connection: sa.Connection) -> tuple[Fault, ...]:
-    """Faults of the database as such: damaged pages and indexes, a counter that lags behind."""
-    return (*_file(connection), *_cursor(connection))
+    """Faults of the database as such: damaged pages and indexes, a counter that lags behind, references to nothing."""
+    return (*_file(connection), *_cursor(connection), *_references(connection))
 
 
 def _file(connection: sa.Connection) -> Iterator[Fault]:
@@ -46,6 +46,24 @@ def _cursor(connection: sa.Connection) -> Iterator[Fault]:
         used = connection.scalar(sa.select(sa.func.max(table.c.cursor))) or 0
         if given is None or used > given:
             yield Fault(kind="cursor", id="", message=f"{table.name} uses cursor {used}, over {given}", repairable=True)
+
+
+_REFERENCES: Final = (
+    (trajectories.c.group_cursor, groups),
+    (steps.c.trajectory_cursor, trajectories),
+    (annotations.c.trajectory_cursor, trajectories),
+    (annotations.c.step_cursor, steps),
+)
+"""What refers to the cursor of another record; the base of a step is looked for when the step is read."""
+
+
+def _references(connection: sa.Connection) -> Iterator[Fault]:
+    for column, table in _REFERENCES:
+        of = column.table
+        missing = column.is_not(None) & ~sa.exists().where(table.c.cursor == column)
+        for record_id in connection.scalars(sa.select(of.c.id).where(missing).order_by(of.c.cursor)):
+            message = f"its {column.name}, in the table {of.name}, is that of no record"
+            yield Fault(kind="record", id=record_id, message=message, repairable=False)
 
 
 def trajectories_after(connection: sa.Connection, after: int, *, repair: bool) -> Chunk:
@@ -70,6 +88,8 @@ def _trajectory(connection: sa.Connection, row: sa.Row[Any], *, repair: bool) ->
     said = connection.execute(
         sa.select(annotations).where(annotations.c.trajectory_cursor == row.cursor).order_by(annotations.c.cursor)
     ).all()
+    there = {None, *(line.cursor for line in taken)}
+    said = [line for line in said if line.step_cursor in there]  # `whole` finds those of which the step is gone
     faults: list[Fault] = []
     read: dict[int, Record] = {}
     for line in taken:  # one by one: a damaged step must not hide the others

@@ -35,6 +35,10 @@ class Agent(Protocol):
         """
         ...
 
+    async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Show the policy a state that it will not act in, so that its prompt is recorded. Raises as `act`."""
+        ...
+
 
 class ChatAgentConfig(Config):
     """How the agent asks for completions."""
@@ -70,9 +74,19 @@ class ChatAgent:
 
     async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """One chat completion (see the protocol)."""
+        completion = await self._asked(trajectory_id, self._body(messages, tools), {})
+        answer = message_from_json(completion.choices[0].message.to_dict())
+        return Action(answer, completion.id.removeprefix("chatcmpl-"))
+
+    async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """One chat completion of one token (see the protocol)."""
+        body = self._body(messages, tools) | {"max_tokens": 1}
+        await self._asked(trajectory_id, body, {"x-stepwell-side": "state"})
+
+    async def _asked(self, trajectory_id: str, body: dict[str, Any], headers: dict[str, str]) -> ChatCompletion:
         url = f"{self._url}/t/{trajectory_id}/v1/chat/completions"
         try:
-            completion = await self._client.post(url, cast_to=ChatCompletion, body=self._body(messages, tools))
+            return await self._client.post(url, cast_to=ChatCompletion, body=body, options={"headers": headers})
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 raise ContextOverflow(error.message) from error
@@ -81,8 +95,6 @@ class ChatAgent:
             raise (EngineError if error.status_code >= 500 else InvalidRequest)(error.message) from error
         except openai.OpenAIError as error:
             raise EngineError(f"no answer from {self._url}: {error}") from error
-        answer = message_from_json(completion.choices[0].message.to_dict())
-        return Action(answer, completion.id.removeprefix("chatcmpl-"))
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +32,9 @@ class RolloutConfig(Config):
     """Trajectories of each task that are compared with each other."""
     max_turns: int = Field(default=16, ge=1)
     """A trajectory with so many steps is truncated."""
+    final_state: bool = True
+    """A truncated trajectory ends with one more call, of one token, that shows the policy the state in which it was cut
+    off: a critic values it (see `bootstrap_on_truncation`), and nothing acts on the answer."""
     concurrency: int = Field(default=32, ge=1)
     """Trajectories that run at once."""
     max_failures: int = Field(default=3, ge=0)
@@ -96,6 +100,9 @@ async def _play(
         parts_seen += len(outcome.reward_parts)
         if outcome.reward_parts:
             await record(log, *_rewards(action.step_id, outcome))
+    if outcome.truncated and turns and config.final_state:
+        with suppress(ContextOverflow):  # then there is no such state for the policy
+            await agent.look(info.id, messages, environment.tools)
     if not parts_seen:
         await record(log, Annotation.reward("trajectory", info.id, 0.0))
     how: End = "terminated" if outcome.terminated else "truncated"
