@@ -39,7 +39,7 @@ test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times 
 	touch $@
 
 test-verl: .venv-verl/.installed  ## The veRL adapter against the real package: 2 GB, five minutes
-	.venv-verl/bin/python -m pytest tests/adapters/test_verl.py
+	.venv-verl/bin/python -m pytest tests/adapters/test_verl.py tests/adapters/test_verl_losses.py
 
 check: .venv/.installed  ## All that must hold; the last line is the tests' summary
 	$(BIN)/ruff format --check .

@@ -151,14 +151,14 @@ def _gateway(pace: float) -> Iterator[Gateway]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with (
-            _process(here / "upstream.py", folder / "upstream", str(pace)) as (upstream, _),
-            _process(here / "served.py", folder / "gateway", upstream) as (url, process),
+            process(here / "upstream.py", folder / "upstream", str(pace)) as (upstream, _),
+            process(here / "served.py", folder / "gateway", upstream) as (url, served),
         ):
-            yield Gateway(url=url, process=process, upstream=upstream)
+            yield Gateway(url=url, process=served, upstream=upstream)
 
 
 @contextmanager
-def _process(script: Path, port_file: Path, argument: str) -> Iterator[tuple[str, psutil.Process]]:
+def process(script: Path, port_file: Path, argument: str) -> Iterator[tuple[str, psutil.Process]]:
     """A script that writes the port it listens on into `port_file`; gives its URL."""
     process = subprocess.Popen([sys.executable, script, port_file, argument])
     try:

@@ -17,6 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))  # so that it also runs when it is imported as benchmarks.pool
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the PostgreSQL server of the tests
 import pool_growth
+import pool_http
 import pool_load as load
 from report import Row, main
 
@@ -31,7 +32,12 @@ QUICK = SIZES[:1]
 def measure(quick: bool) -> Sequence[Row]:
     sizes = QUICK if quick else SIZES
     with tempfile.TemporaryDirectory() as folder:
-        return [*_sqlite(Path(folder), sizes), *_small(Path(folder), quick), *_postgresql(sizes)]
+        return [
+            *_sqlite(Path(folder), sizes),
+            *_small(Path(folder), quick),
+            *pool_http.rows(quick),
+            *_postgresql(sizes),
+        ]
 
 
 def _sqlite(folder: Path, sizes: Sequence[int]) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """Writes what docs/reference/ takes from the code: `make docs` runs it, tests/test_docs.py checks it.
 
-settings.md and cli.md are made as a whole; other pages are written by hand around blocks that are filled in here:
+settings.md and cli.md are made as a whole; other pages, and docs/papers.md, are written by hand around blocks that are
+filled in here:
 `<!-- generated: NAME -->` to `<!-- end -->`, with NAME in `BLOCKS`.
 """
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import stepwell
+from stepwell.algorithms.presets import Preset, load_preset, preset_names
 from stepwell.config import Config
 from stepwell.errors import MissingDependency
 from stepwell.gateway.app import create_app
@@ -39,6 +41,7 @@ from stepwell.gateway.observe import Meters
 from stepwell.gateway.problems import STATUS, Problem, anthropic_type
 
 REFERENCE = Path(__file__).parent / "reference"
+PAPERS = Path(__file__).parent / "papers.md"
 NOTE = "<!-- Written by `make docs` from the code: do not edit. -->\n"
 
 
@@ -215,6 +218,32 @@ def _errors() -> str:
     return _table(("status", "code", "OpenAI's type", "Anthropic's type", "means"), rows)
 
 
+def _presets() -> str:
+    return "\n".join(_preset(name, load_preset(name)) for name in preset_names())
+
+
+def _preset(name: str, preset: Preset) -> str:
+    sections = {"algorithm": preset.algorithm, "learner": preset.learner, "rollout": preset.rollout.model_dump()}
+    rows = [(f"`{section}`", ", ".join(_flat(values))) for section, values in sections.items()]
+    remarks = [f"- Differs: {text}" for text in preset.differs] + [f"- {text}" for text in preset.notes]
+    source = preset.source
+    parts = [
+        f"### `{name}`\n",
+        f"{source.paper}; {source.version}. Read: {source.read}\n",
+        _table(("section", "published, and the preset's"), [row for row in rows if row[1]]),
+    ]
+    return "\n".join([*parts, *remarks, ""] if remarks else parts)
+
+
+def _flat(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        elif value not in (None, ()):
+            text = " or ".join(value) if isinstance(value, tuple) else str(value).lower()
+            yield f"`{above}{key}` {text}"
+
+
 BODIES: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`POST /v1/groups`", GroupWire),
     ("`POST /v1/trajectories`", TrajectoryWire),
@@ -236,6 +265,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "bodies": _bodies,
     "metrics": _metrics,
     "errors": _errors,
+    "presets": _presets,
 }
 
 
@@ -251,7 +281,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def pages() -> dict[Path, str]:
     """What each page of the reference should hold."""
     made = {REFERENCE / "settings.md": settings_page(), REFERENCE / "cli.md": cli_page()}
-    written = (path for path in sorted(REFERENCE.glob("*.md")) if path not in made)
+    written = (path for path in [*sorted(REFERENCE.glob("*.md")), PAPERS] if path not in made)
     return made | {path: filled(path.read_text(encoding="utf-8")) for path in written}
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stepwell.engines.base import Generation
 from stepwell.engines.local import LocalEngine
 from stepwell.policy.builtin import resolve_model
-from stepwell.policy.model import Policy
+from stepwell.policy.model import Policy, PolicyConfig
 from stepwell.rendering.messages import Message
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import Sampling
@@ -41,7 +41,7 @@ def renderer(directory: Path) -> Renderer:
 
 @pytest.fixture(scope="module")
 def engine(directory: Path, renderer: Renderer) -> Iterator[LocalEngine]:
-    policy = Policy.load(directory, name="smollm2", trainable_layers=1)
+    policy = Policy.load(directory, PolicyConfig(trainable_layers=1), name="smollm2")
     engine = LocalEngine(policy, eos_ids=sorted(renderer.eos_ids), max_batch=4)
     yield engine
     engine.close()

@@ -1,17 +1,22 @@
 """Against the real TRL: its trainers take our rows and make an update of a tiny model with them."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, SFTConfig, SFTTrainer
 
 from stepwell.adapters.trl import Replay, conversations, preferences, rollouts
+from stepwell.algorithms.grpo import group_advantages
+from stepwell.algorithms.rloo import leave_one_out
 from stepwell.errors import NotFound
 from stepwell.types import Group, GroupInfo, Step, Trajectory, TrajectoryInfo
 from tests.fakes.models import CHATML, tiny_tokenizer
@@ -119,6 +124,38 @@ def test_grpo_makes_an_update_of_replayed_groups(tmp_path: Path, tokenizer: PreT
     assert log["completions/mean_length"] == 4.0
     assert log["reward_std"] > 0
     assert not torch.equal(model.lm_head.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "advantages"),
+    [
+        (GRPOTrainer, GRPOConfig, partial(group_advantages, eps=1e-4)),
+        (GRPOTrainer, partial(GRPOConfig, scale_rewards="none"), partial(group_advantages, scale="none")),
+        (RLOOTrainer, RLOOConfig, leave_one_out),
+    ],
+    ids=["grpo", "dr_grpo", "rloo"],
+)
+def test_the_advantages_of_a_group_are_those_that_trl_trains_with(
+    tmp_path: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    trainer: type[Any],
+    settings: Callable[..., Any],
+    advantages: Callable[[npt.ArrayLike], npt.NDArray[np.float64]],
+) -> None:
+    earned = [1.0, 0.0, 0.25, 3.0, -2.0, -2.0, 0.5, 0.5]
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return earned[: len(completions)]
+
+    sizes = {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 2}
+    config = settings(output_dir=str(tmp_path), beta=0.0, **sizes, **_QUIET)
+    prompts = Dataset.from_dict({"prompt": ["a", "b"]})
+    made = trainer(_model(), reward, config, train_dataset=prompts, processing_class=tokenizer)
+    made.train()
+    (rewards,) = made._logs["rewards"].values()
+    assert list(rewards) == earned
+    ours = np.concatenate([advantages(earned[:4]), advantages(earned[4:])])
+    np.testing.assert_allclose(list(made._logs["advantages"]), ours, atol=1e-6)
 
 
 def test_each_rollout_of_a_group_comes_in_turn() -> None:

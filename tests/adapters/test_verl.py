@@ -5,6 +5,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.policy.tiny import plain_twin, tiny_policy
 GROUPS = [group("g", [0.0, 1.0], [0.5], [0.0, 0.0, 0.25]), group("h", [1.0], [-1.0, 0.5])]
 UNREWARDED = dataclasses.replace(trajectory("t", [0.0]), reward=None)
 ESTIMATORS = register()
+NAMES = [name.removeprefix("stepwell_") for name in ESTIMATORS]
 
 
 def _with_values(data: DataProto, seed: int = 0) -> DataProto:
@@ -67,6 +69,8 @@ def test_each_steps_reward_is_at_its_last_token_and_rows_say_whose_they_are() ->
     assert data.batch["token_level_rewards"][1].tolist() == [0.0, 1.0, 0.0]
     assert data.batch["token_level_rewards"].sum(-1).tolist() == [0, 1, 0.5, 0, 0, 0.25, 1, -1, 0.5]
     names = data.non_tensor_batch
+    assert set(names["side"]) == {""}
+    assert set(names["status"]) == {"terminated"}
     assert names["uid"].tolist() == ["g"] * 6 + ["h"] * 3
     assert names["trajectory_uid"][:3].tolist() == ["g-0", "g-0", "g-1"]
     assert names["step_uid"][1] == "g-0-1"
@@ -82,11 +86,24 @@ def test_padding_rows_have_no_weight_anywhere() -> None:
     assert data.batch["attention_mask"][9:].sum(-1).tolist() == [1, 1, 1]
     bare = _with_values(to_dataproto(GROUPS, pad_token_id=7))
     bare.batch["values"] = data.batch["values"][:9]
-    for name in ALGORITHMS:
+    for name in NAMES:
         padded, plain = (advantages(batch, ALGORITHMS[name]().build()) for batch in (data, bare))
         for whole, part in zip(padded, plain, strict=True):
             assert torch.equal(whole[:9], part)
             assert whole[9:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", ["steppo", "ppo"])
+def test_what_is_beside_the_agents_work_is_no_decision_and_a_truncated_trajectory_goes_on(name: str) -> None:
+    cut = dataclasses.replace(with_step(trajectory("t", [0.0, 1.0, 2.0]), 2, side="state"), status="truncated")
+    groups = [dataclasses.replace(GROUPS[0], trajectories=(cut,))]
+    data = _with_values(to_dataproto(groups, pad_token_id=7))
+    algorithm = ALGORITHMS[name](gamma=0.5, whiten="none").build()
+    found, _ = advantages(data, algorithm)
+    after, values = data.batch["values"][2, 0], data.batch["values"][1]
+    assert found[2].abs().sum() == 0
+    last = (1, 1) if name == "ppo" else (1, 0)
+    assert torch.allclose(found[last], 1 + 2 + 0.5 * after - values[last[1]], atol=1e-6)
 
 
 def test_steps_that_may_not_be_trained_on_count_but_are_masked() -> None:
@@ -120,7 +137,7 @@ def test_a_trained_model_reads_such_a_row_as_the_step_alone() -> None:
         assert not model(**batch).logits[2].isnan().any()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_estimator_gives_what_our_trainer_gives_the_same_steps(name: str) -> None:
     data = _with_values(to_dataproto(GROUPS, pad_token_id=7))
     algorithm = ALGORITHMS[name]().build()
@@ -128,22 +145,13 @@ def test_an_estimator_gives_what_our_trainer_gives_the_same_steps(name: str) -> 
     credits = {c.step_id: c for g in GROUPS for c in algorithm.assign(g, Inputs(values=values))}
     samples = whiten(make_samples(GROUPS, credits, values), algorithm.whiten)
     done = ray_trainer.compute_advantage(data, adv_estimator=f"stepwell_{name}", config={})
-    for row, sample in enumerate(samples):
+    rows = data.non_tensor_batch["step_uid"].tolist()
+    for row, sample in ((rows.index(sample.step_id), sample) for sample in samples):
         size = len(sample.advantages)
         np.testing.assert_allclose(done.batch["advantages"][row, :size], sample.advantages, atol=1e-6)
         assert done.batch["advantages"][row, size:].abs().sum() == 0
         targets = sample.value_targets
         np.testing.assert_allclose(done.batch["returns"][row, : len(targets)], targets, atol=1e-6)
-
-
-def test_grpo_is_verls_own_where_each_trajectory_is_one_step() -> None:
-    single = [group("g", [1.0], [0.0], [0.25]), group("h", [1.0], [1.0]), group("i", [3.0], [-2.0], [0.5], [0.0])]
-    data = to_dataproto(single, pad_token_id=7)
-    theirs, _ = core_algos.compute_grpo_outcome_advantage(
-        data.batch["token_level_rewards"], data.batch["response_mask"], data.non_tensor_batch["uid"]
-    )
-    ours, _ = advantages(data, ALGORITHMS["grpo"]().build())
-    assert torch.allclose(ours, theirs, atol=1e-6)
 
 
 def test_token_ppo_is_verls_gae_where_each_trajectory_is_one_step() -> None:
@@ -165,6 +173,106 @@ def test_token_ppo_is_verls_gae_where_each_trajectory_is_one_step() -> None:
     ours, targets = advantages(data, ALGORITHMS["ppo"](gamma=0.9, lam=0.8).build())
     assert torch.allclose(ours, theirs * mask, atol=1e-5)
     assert torch.allclose(targets, returns * mask, atol=1e-5)
+
+
+SINGLE = [group("g", [1.0], [0.0], [0.25]), group("h", [1.0], [1.0]), group("i", [3.0], [-2.0], [0.5], [0.0])]
+"""Each trajectory is one step, since verl takes every row for one."""
+
+
+def _longer(groups: list[Group]) -> DataProto:
+    """With responses of 1 to 4 tokens, prompts of one."""
+    return to_dataproto(
+        [
+            dataclasses.replace(
+                g,
+                trajectories=tuple(
+                    with_step(t, 0, response_ids=[5] * n, logprobs=[-0.5] * n) for n, t in enumerate(g.trajectories, 1)
+                ),
+            )
+            for g in groups
+        ],
+        pad_token_id=7,
+    )
+
+
+@pytest.mark.parametrize("ours", [{"scale": "std"}, {"scale": "none"}], ids=["grpo", "dr_grpo"])
+def test_grpo_and_dr_grpo_are_verls_own_for_responses_of_any_length(ours: dict[str, Any]) -> None:
+    data = _longer(SINGLE)
+    theirs, _ = core_algos.compute_grpo_outcome_advantage(
+        data.batch["token_level_rewards"],
+        data.batch["response_mask"],
+        data.non_tensor_batch["uid"],
+        norm_adv_by_std_in_grpo=ours["scale"] == "std",
+    )
+    found, _ = advantages(data, ALGORITHMS["grpo"](**ours).build())
+    assert torch.allclose(found, theirs, atol=1e-6)
+
+
+def test_rloo_is_verls_own() -> None:
+    data = _longer(SINGLE)
+    theirs, _ = core_algos.compute_rloo_outcome_advantage(
+        data.batch["token_level_rewards"], data.batch["response_mask"], data.non_tensor_batch["uid"]
+    )
+    found, _ = advantages(data, ALGORITHMS["rloo"]().build())
+    assert torch.allclose(found, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_reinforce_pp_is_verls_own_whitened(gamma: float) -> None:
+    data = _longer(SINGLE)
+    theirs, _ = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        data.batch["token_level_rewards"], data.batch["response_mask"], config=SimpleNamespace(gamma=gamma)
+    )
+    found, _ = advantages(data, ALGORITHMS["reinforce_pp"](gamma=gamma).build())
+    assert torch.allclose(found, theirs, atol=1e-6)
+
+
+def test_reinforce_pp_with_a_group_baseline_is_verls_own_whitened() -> None:
+    data = _longer(SINGLE)
+    theirs, _ = core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(
+        data.batch["token_level_rewards"], data.batch["response_mask"], data.non_tensor_batch["uid"]
+    )
+    found, _ = advantages(data, ALGORITHMS["reinforce_pp"](baseline="group").build())
+    assert torch.allclose(found, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.0)])
+def test_token_ppo_over_several_steps_is_verls_gae_over_one_row_with_observations_masked(
+    gamma: float, lam: float
+) -> None:
+    """One trajectory of steps of 1, 2 and 3 tokens is a row of 9, of which 3 are the environment's."""
+    data = _with_values(to_dataproto([group("g", [0.5, -1.0, 2.0])], pad_token_id=7))
+    ours, targets = advantages(data, ALGORITHMS["ppo"](gamma=gamma, lam=lam).build())
+    values, rewards, mask = torch.zeros(1, 9), torch.zeros(1, 9), torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1]])
+    values[mask.bool()] = torch.cat([data.batch["values"][i, : i + 1] for i in range(3)])
+    rewards[0, [0, 3, 8]] = torch.tensor([0.5, -1.0, 2.0])
+    theirs, returns = core_algos.compute_gae_advantage_return(rewards, values, mask, gamma=gamma, lam=lam)
+    sampled = data.batch["response_mask"].bool()
+    assert torch.allclose(ours[sampled], theirs[mask.bool()], atol=1e-6)
+    assert torch.allclose(targets[sampled], returns[mask.bool()], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "steppo", "gigpo"])
+def test_identity_9_neither_the_order_of_rows_nor_the_place_of_a_reward_in_its_row_matters(name: str) -> None:
+    data = _with_values(to_dataproto(GROUPS, pad_token_id=7))
+    straight, _ = advantages(data, ALGORITHMS[name]().build())
+    rewards = data.batch["token_level_rewards"]
+    data.batch["token_level_rewards"] = torch.zeros_like(rewards)
+    data.batch["token_level_rewards"][:, 0] = rewards.sum(-1)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    data.reorder(order)
+    found, _ = advantages(data, ALGORITHMS[name]().build())
+    assert torch.allclose(found, straight[order], atol=1e-6)
+
+
+def test_states_of_gigpo_are_the_prompts_of_the_rows_and_without_prompts_no_two_are_the_same() -> None:
+    data = to_dataproto([group("g", [1.0], [0.0])], pad_token_id=7)
+    shared, _ = advantages(data, ALGORITHMS["gigpo"](scale="none").build())
+    assert shared[:, 0].tolist() == [1.0, -1.0]
+    data.batch["prompts"][0, -1] += 1
+    assert advantages(data, ALGORITHMS["gigpo"](scale="none").build())[0][:, 0].tolist() == [0.5, -0.5]
+    data.batch.pop("prompts")
+    assert advantages(data, ALGORITHMS["gigpo"](scale="none").build())[0][:, 0].tolist() == [0.5, -0.5]
 
 
 def test_without_names_each_row_is_a_trajectory_and_masked_tokens_inside_it_get_nothing() -> None:
@@ -193,7 +301,7 @@ def test_the_second_trainers_keys_tell_what_is_a_trajectory() -> None:
 
 def test_registering_again_changes_nothing_and_other_settings_are_refused() -> None:
     before = ray_trainer.compute_advantage
-    assert register() == ESTIMATORS == tuple(f"stepwell_{name}" for name in ALGORITHMS)
+    assert register() == ESTIMATORS
     assert ray_trainer.compute_advantage is before
     with pytest.raises(ValueError, match="already been registered"):
         register({"grpo": ALGORITHMS["grpo"](scale="none")})
@@ -210,6 +318,15 @@ def test_verl_loads_the_estimators_by_itself_if_told_to() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "estimate"
+
+
+def test_every_algorithm_but_those_with_a_teacher_is_an_estimator() -> None:
+    apart = set(ALGORITHMS) - set(NAMES)
+    assert set(NAMES) >= {"capo", "gigpo", "grpo", "ppo", "reinforce_pp", "rloo", "rtpo", "seeupo", "steppo"}
+    assert all(ALGORITHMS[name]().build().teacher for name in apart)
+    for name in apart:
+        with pytest.raises(InvalidRequest, match="train it here"):
+            advantages(to_dataproto(GROUPS, pad_token_id=7), ALGORITHMS[name]().build())
 
 
 def test_an_estimator_outside_of_a_batch_and_a_missing_critic_are_explained() -> None:

@@ -70,7 +70,7 @@ def test_a_return_that_is_not_finite_is_refused_even_alone(others, bad) -> None:
         group_advantages([*others, bad])
 
 
-def test_every_step_of_a_trajectory_gets_the_trajectorys_advantage_and_no_other_groups() -> None:
+def test_two_prompts_by_three_steps_early_steps_get_their_trajectorys_advantage_and_no_other_groups() -> None:
     algorithm = GRPO().build()
     for prompt, outcomes in (("p", (1.0, 0.0)), ("q", (5.0, 9.0))):
         win = make_trajectory(f"{prompt}-a", [1, 2, 3], [0.0, 0.0, outcomes[0]])

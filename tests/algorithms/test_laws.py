@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.algorithms import ALGORITHMS
-from stepwell.algorithms.base import AlgorithmConfig, Inputs
+from stepwell.algorithms.base import AlgorithmConfig
 from stepwell.config import component_config
 from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.types import Group
-from tests.algorithms.builders import assign, groups, make_group, make_trajectory, make_values
+from tests.algorithms.builders import assign, groups, make_group, make_inputs, make_trajectory, make_values
 
 WITH_CRITIC = [name for name in sorted(ALGORITHMS) if ALGORITHMS[name]().build().needs_values != "none"]
+WITH_REWARDS = [name for name in sorted(ALGORITHMS) if name != "opsd"]
+"""Plain distillation follows its teacher wherever that leads."""
 every_algorithm = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 
 
@@ -23,12 +25,13 @@ every_algorithm = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 @given(group=groups())
 def test_every_trainable_step_gets_credit_once_and_no_other_step_is_named(name: str, group: Group) -> None:
     algorithm = ALGORITHMS[name]().build()
-    credits = algorithm.assign(group, Inputs(values=make_values(algorithm, group)))
+    credits = algorithm.assign(group, make_inputs(algorithm, group, make_values(algorithm, group)))
     named = [credit.step_id for credit in credits]
     steps = {step.id: step for trajectory in group.trajectories for step in trajectory.steps}
     assert len(named) == len(set(named))
     assert {step.id for step in steps.values() if step.trainable} <= set(named) <= set(steps)
     for credit in credits:
+        assert not steps[credit.step_id].side, "what is beside the agent's work decided nothing"
         tokens = len(steps[credit.step_id].response_ids)
         assert credit.advantages.shape == (tokens,)
         assert np.isfinite(credit.advantages).all()
@@ -86,12 +89,30 @@ def test_a_critic_that_diverged_is_refused(name: str) -> None:
         assign(algorithm, group, values)
 
 
+@pytest.mark.parametrize("name", WITH_CRITIC)
+@pytest.mark.parametrize("values", [{}, {"a-0": [0.0, 0.0, 0.0]}])
+def test_a_critic_that_says_nothing_of_a_step_or_too_much_is_an_error(name: str, values: dict) -> None:
+    said = {step_id: np.array(value, np.float32) for step_id, value in values.items()}
+    with pytest.raises(InvalidRecord, match="step a-0, where"):
+        assign(ALGORITHMS[name]().build(), make_group(make_trajectory("a", [2], [1.0])), said)
+
+
 @every_algorithm
+@pytest.mark.parametrize("kind", [{"aggregation": "per_trajectory"}, {"clip_high": 0.5}, {"value_clip": 0.0}])
+def test_one_setting_of_an_objective_leaves_the_others_as_the_algorithm_has_them(name: str, kind: dict) -> None:
+    (own, changed) = (ALGORITHMS[name](**settings).build().objective for settings in ({}, {"objective": kind}))
+    assert changed == type(own)(**kind)
+    assert changed.ratio == own.ratio
+
+
+@pytest.mark.parametrize("name", WITH_REWARDS)
 def test_more_reward_never_means_less_advantage(name: str) -> None:
     algorithm = ALGORITHMS[name]().build()
     group = make_group(make_trajectory("good", [2, 2], [0.0, 1.0]), make_trajectory("bad", [2, 2], [0.0, 0.0]))
     credit = assign(algorithm, group)
-    for index in range(2):
+    compared = [index for index in range(2) if credit[f"good-{index}"].trained]
+    assert compared
+    for index in compared:
         assert (credit[f"good-{index}"].advantages > credit[f"bad-{index}"].advantages).all()
 
 
@@ -114,7 +135,10 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(typo: str, meant: st
         ({"use": "ppo", "lam": -0.1}, "lam"),
         ({"use": "grpo", "scale": "variance"}, "scale"),
         ({"use": "grpo", "objective": {"clip_low": 1.2}}, "objective.clip_low"),
-        ({"use": "steppo", "objective": {"ratio": "sequence"}}, "objective.ratio"),
+        ({"use": "steppo", "objective": {"ratio": "tokens"}}, "objective.ratio"),
+        ({"use": "reinforce_pp", "baseline": "group", "gamma": 0.9}, "baseline: group"),
+        ({"use": "gigpo", "omega": -1}, "omega"),
+        ({"use": "seeupo", "mode": "published"}, "mode"),
         ({"use": "ppo", "objective": {"value_coefficient": float("inf")}}, "objective.value_coefficient"),
     ],
 )

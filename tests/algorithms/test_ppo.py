@@ -1,58 +1,22 @@
 """Token PPO: where rewards and values stand in the sequence of a trajectory's tokens."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stepwell.algorithms.ppo import PPO
-from stepwell.algorithms.steppo import StepPO
-from stepwell.types import Trajectory
-from tests.algorithms.builders import assign, lengths, make_group, make_trajectory, rewards
+from tests.algorithms.builders import (
+    assign,
+    left_in,
+    make_group,
+    make_trajectory,
+    repeated,
+    with_step,
+    with_step_values,
+)
 
 shares = st.floats(0, 1)
-
-
-@st.composite
-def with_step_values(draw: st.DrawFn, tokens=lengths) -> tuple[Trajectory, dict[str, np.ndarray]]:
-    """A trajectory, and one critic's value per step by step id."""
-    counts = draw(tokens)
-    drawn = st.lists(rewards, min_size=len(counts), max_size=len(counts))
-    trajectory = make_trajectory("t", counts, draw(drawn))
-    values = draw(drawn)
-    return trajectory, {s.id: np.array([v], np.float32) for s, v in zip(trajectory.steps, values, strict=True)}
-
-
-def repeated(trajectory: Trajectory, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The value of each step, said again before each of its tokens."""
-    return {step.id: np.repeat(values[step.id], len(step.response_ids)) for step in trajectory.steps}
-
-
-@given(with_step_values(tokens=st.lists(st.just(1), max_size=6)), shares, shares)
-def test_where_every_step_has_one_token_token_ppo_gives_the_credit_of_steppo(case, gamma, lam) -> None:
-    trajectory, values = case
-    tokens = assign(PPO(gamma=gamma, lam=lam).build(), make_group(trajectory), values)
-    steps = assign(StepPO(gamma=gamma, lam=lam).build(), make_group(trajectory), values)
-    assert tokens == steps
-
-
-@given(with_step_values(tokens=st.lists(st.integers(1, 4), max_size=5)))
-def test_undiscounted_with_a_critic_that_is_constant_within_steps_every_token_has_its_steps_advantage(case) -> None:
-    trajectory, values = case
-    tokens = assign(PPO().build(), make_group(trajectory), repeated(trajectory, values))
-    steps = assign(StepPO(gamma=1.0).build(), make_group(trajectory), values)
-    for step in trajectory.steps:
-        np.testing.assert_allclose(tokens[step.id].advantages, steps[step.id].advantages, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(tokens[step.id].value_targets, steps[step.id].value_targets[0], atol=1e-4)
-
-
-def test_with_a_discount_per_token_the_first_tokens_of_a_long_step_lose_more_than_the_step_does() -> None:
-    trajectory = make_trajectory("t", [3, 2], [0.0, 1.0])
-    tokens = assign(PPO(gamma=0.5).build(), make_group(trajectory))
-    assert tokens["t-0"].advantages.tolist() == [0.5**4, 0.5**3, 0.5**2]
-    assert tokens["t-1"].advantages.tolist() == [0.5, 1.0]
-    steps = assign(StepPO(gamma=0.5).build(), make_group(trajectory))
-    assert steps["t-0"].advantages.tolist() == [0.5, 0.5, 0.5]
-    assert steps["t-1"].advantages.tolist() == [1.0, 1.0]
 
 
 def test_a_steps_reward_arrives_at_its_last_token_and_the_next_steps_first_value_follows_it() -> None:
@@ -93,3 +57,45 @@ def test_a_step_without_tokens_passes_its_reward_to_the_token_before_it(case, ga
 def test_a_reward_before_the_first_token_is_nobodys_merit() -> None:
     credit = assign(PPO().build(), make_group(make_trajectory("t", [0, 2], [100.0, 1.0])))
     assert credit["t-1"].advantages.tolist() == [1.0, 1.0]
+
+
+def test_a_truncated_trajectory_goes_on_from_the_state_it_was_left_in() -> None:
+    cut = left_in(make_trajectory("t", [2, 1], [0.0, 1.0]), reward=3.0)
+    values = {"t-0": np.zeros(2, np.float32), "t-1": np.zeros(1, np.float32), "t-2": np.array([8.0], np.float32)}
+    credit = assign(PPO(gamma=0.5).build(), make_group(cut), values)
+    assert credit["t-1"].advantages.tolist() == [1.0 + 3.0 + 0.5 * 8.0]
+    assert credit["t-0"].advantages.tolist() == [0.25 * 8.0, 0.5 * 8.0]
+    ended = assign(PPO(gamma=0.5, bootstrap_on_truncation=False).build(), make_group(cut), values)
+    assert ended["t-1"].advantages.tolist() == [4.0]
+    assert credit.keys() == ended.keys() == {"t-0", "t-1"}
+
+
+def test_tokens_beside_the_agents_work_are_skipped_as_observations_are() -> None:
+    plain = make_trajectory("t", [2, 1, 2], [0.0, 5.0, 1.0])
+    beside = with_step(plain, 1, side="title")
+    values = {f"t-{i}": np.full(n, i + 1.0, np.float32) for i, n in enumerate([2, 1, 2])} | {
+        "t-1": np.array([9.0], np.float32)
+    }
+    credit = assign(PPO(gamma=0.5, lam=0.5).build(), make_group(beside), values)
+    dense = make_trajectory("d", [2, 2], [5.0, 1.0])
+    want = assign(PPO(gamma=0.5, lam=0.5).build(), make_group(dense), {"d-0": values["t-0"], "d-1": values["t-2"]})
+    assert credit["t-0"].advantages.tolist() == want["d-0"].advantages.tolist()
+    assert credit["t-2"].advantages.tolist() == want["d-1"].advantages.tolist()
+
+
+@given(with_step_values(), st.floats(0, 1), st.floats(0, 1))
+def test_a_critic_read_once_per_step_is_one_that_says_the_same_before_each_token_and_learns_the_first(
+    case, gamma, lam
+) -> None:
+    trajectory, values = case
+    once = assign(PPO(gamma=gamma, lam=lam, critic="step").build(), make_group(trajectory), values)
+    each = assign(PPO(gamma=gamma, lam=lam).build(), make_group(trajectory), repeated(trajectory, values))
+    for step_id, credit in once.items():
+        assert credit.advantages.tolist() == each[step_id].advantages.tolist()
+        assert credit.value_targets.tolist() == each[step_id].value_targets[:1].tolist()
+
+
+@pytest.mark.parametrize("critic", ["token", "step"])
+def test_the_critic_is_asked_where_it_is_supervised(critic) -> None:
+    algorithm = PPO(critic=critic, whiten="none").build()
+    assert (algorithm.needs_values, algorithm.whiten) == (critic, "none")

@@ -1,13 +1,15 @@
 """StepPO: one decision per step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.algorithms.gae import gae
-from stepwell.algorithms.steppo import StepPO
-from tests.algorithms.builders import assign, lengths, make_group, make_trajectory, rewards
+from stepwell.algorithms.steppo import CAPO, StepPO
+from tests.algorithms.builders import assign, left_in, lengths, make_group, make_trajectory, rewards, with_step
 
 shares = st.floats(0, 1)
 
@@ -44,3 +46,52 @@ def test_a_step_without_tokens_keeps_its_place_in_the_chain_and_its_own_target()
     assert credit["t-0"].advantages.tolist() == [1.0]
     assert credit["t-1"].advantages.tolist() == []
     assert credit["t-1"].value_targets.tolist() == [2.0]
+
+
+def test_a_truncated_trajectory_goes_on_from_the_state_it_was_left_in() -> None:
+    cut = left_in(make_trajectory("t", [2, 1], [0.0, 1.0]), reward=3.0)
+    values = {"t-0": [0.0], "t-1": [2.0], "t-2": [8.0]}
+    said = {step_id: np.array(value, np.float32) for step_id, value in values.items()}
+    credit = assign(StepPO(gamma=0.5).build(), make_group(cut), said)
+    assert credit.keys() == {"t-0", "t-1"}
+    assert credit["t-1"].advantages.tolist() == [4.0 + 0.5 * 8.0 - 2.0]
+    assert credit["t-1"].value_targets.tolist() == [8.0]
+    assert credit["t-0"].advantages.tolist() == [0.5 * 4.0 + 0.25 * 8.0] * 2
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"status": "terminated"},
+        {"status": "truncated", "released": True},
+        {"status": "truncated", "unrecorded": True},
+    ],
+)
+def test_an_episode_that_ended_or_whose_last_state_nobody_knows_is_worth_nothing_more(ended) -> None:
+    trajectory = left_in(make_trajectory("t", [1], [1.0]))
+    if ended.get("unrecorded"):
+        trajectory = make_trajectory("t", [1], [1.0])
+    trajectory = replace(trajectory, status=ended["status"])
+    said = {"t-0": np.zeros(1, np.float32), "t-1": np.full(1, 8, np.float32)}
+    algorithm = StepPO(bootstrap_on_truncation=not ended.get("released")).build()
+    assert assign(algorithm, make_group(trajectory), said)["t-0"].advantages.tolist() == [1.0]
+
+
+def test_a_step_beside_the_agents_work_is_no_decision_and_costs_no_discount() -> None:
+    trajectory = with_step(make_trajectory("t", [1, 3, 1], [0.0, 2.0, 4.0]), 1, side="title")
+    credit = assign(StepPO(gamma=0.5).build(), make_group(trajectory))
+    assert {k: c.advantages.tolist() for k, c in credit.items()} == {"t-0": [2.0 + 0.5 * 4.0], "t-2": [4.0]}
+
+
+def test_an_aborted_step_is_a_decision_still() -> None:
+    trajectory = with_step(make_trajectory("t", [1, 3, 1], [0.0, 0.0, 4.0]), 1, finish_reason="abort")
+    credit = assign(StepPO(gamma=0.5).build(), make_group(trajectory))
+    assert credit["t-0"].advantages.tolist() == [1.0]
+
+
+def test_the_two_versions_of_the_paper_differ_in_their_ratio_alone() -> None:
+    v4, v5 = StepPO().build(), CAPO().build()
+    assert (v4.objective.ratio, v5.objective.ratio) == ("geo", "sqrt")
+    assert (v4.objective.clip, v5.objective.clip) == ((3e-4, 4e-4), (1e-3, 1e-3))
+    group = make_group(make_trajectory("t", [2, 1], [0.0, 1.0]))
+    assert assign(v4, group) == assign(v5, group)

@@ -10,6 +10,7 @@ import pytest
 from stepwell import __version__
 from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import AlgorithmConfig
+from stepwell.algorithms.presets import load_preset, preset_names
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.recipes import find_recipe
 from stepwell.config import component_config, load_config
@@ -63,6 +64,23 @@ def test_every_shipped_recipe_is_valid_down_to_its_components(path: Path) -> Non
     assert recipe.name != RecipeConfig().name
 
 
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_fits_a_recipe_and_settings_come_on_top_of_it(name: str) -> None:
+    preset = load_preset(name)
+    recipe = load_config(RecipeConfig, None, ["algorithm.use=grpo", "algorithm.scale=none", *preset.overrides])
+    assert dict(recipe.algorithm) == dict(preset.algorithm)
+    component_config(ALGORITHMS, AlgorithmConfig, recipe.algorithm).build()
+    assert {key: getattr(recipe.learner, key) for key in preset.learner} == {
+        key: tuple(value) if isinstance(value, list) else value for key, value in preset.learner.items()
+    }
+    assert load_config(RecipeConfig, None, [*preset.overrides, "learner.lr=0.5"]).learner.lr == 0.5
+
+
+def test_an_unknown_preset_is_an_error_that_names_the_nearest(command: Command) -> None:
+    done = command("train", "lookup", "--preset", "capo-v4")
+    assert (done.code, "did you mean 'capo-v5'" in done.err) == (1, True)
+
+
 def test_the_version_is_the_packages(command: Command) -> None:
     assert command("--version").out.strip() == __version__
 
@@ -74,9 +92,10 @@ def test_without_a_command_the_help_lists_them(command: Command) -> None:
     )
 
 
-def test_the_algorithms_can_be_listed(command: Command) -> None:
+def test_the_algorithms_and_presets_can_be_listed(command: Command) -> None:
     out = command("train", "--algorithm", "list").out
-    assert [line.split()[0] for line in out.splitlines()] == list(ALGORITHMS)
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert listed == [*ALGORITHMS, *preset_names()]
 
 
 def test_doctor_reports_machine_packages_and_folders(command: Command) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from stepwell.engines.local import LocalEngine
 from stepwell.policy.attention import ATTENTION
 from stepwell.policy.builtin import resolve_model
-from stepwell.policy.model import Policy
+from stepwell.policy.model import Policy, PolicyConfig
 from stepwell.rendering.renderer import Renderer
 from tests.clients.tutor import GrammarCompiler
 
@@ -35,7 +35,7 @@ def running(name: str) -> Iterator[Model]:
     directory = resolve_model(SMOLLM2)
     renderer = Renderer.from_directory(directory)
     eos_ids = sorted(renderer.eos_ids)
-    policy = Policy.load(directory, name=name, trainable_layers=1) if name == SMOLLM2 else _random(name)
+    policy = Policy.load(directory, PolicyConfig(trainable_layers=1), name=name) if name == SMOLLM2 else _random(name)
     compiler = GrammarCompiler(directory / "tokenizer.json", vocabulary_size=policy.vocabulary_size, eos_ids=eos_ids)
     engine = LocalEngine(policy, eos_ids=eos_ids, max_batch=8, constraints=compiler)
     try:

@@ -86,12 +86,24 @@ def test_a_new_critic_values_everything_at_0() -> None:
     assert policy.values(torch.randn(5, 32)).tolist() == [0.0] * 5
 
 
-def test_values_carry_no_gradient_into_the_hidden_states() -> None:
-    hidden = torch.randn(3, 32, requires_grad=True)
-    policy = tiny_policy()
-    policy.values(hidden).sum().backward()
-    assert hidden.grad is None
-    assert all(p.grad is not None for p in policy.value_head.parameters())
+@pytest.mark.parametrize(("critic", "moves"), [("head", False), ("shared", True)])
+def test_learning_values_moves_the_policy_only_where_the_critic_is_shared(critic: str, moves: bool) -> None:
+    policy = tiny_policy(settings={"critic": critic})
+    ids, positions, plan = packed(some_rows((3,)))
+    states = policy.critic_states(policy.hidden(ids, positions, plan), ids, positions, plan)
+    policy.values(states).sum().backward()
+    assert any(p.grad is not None for p in policy.trainable_parameters()) == moves
+    assert all(p.grad is not None for p in policy.critic.head.parameters())
+
+
+def test_a_critic_with_a_model_of_its_own_begins_as_the_policys_copy_and_shares_no_weight_with_it() -> None:
+    policy = tiny_policy(settings={"critic": "model"})
+    ids, positions, plan = packed(some_rows((3,)))
+    states = policy.critic_states(None, ids, positions, plan)
+    torch.testing.assert_close(states, policy.hidden(ids, positions, plan))
+    policy.values(states).sum().backward()
+    assert all(p.grad is None for p in policy.trainable_parameters())
+    assert all(p.grad is not None for p in policy.critic_parameters())
 
 
 @every_kind
@@ -108,7 +120,7 @@ def test_the_trained_part_is_the_last_layers_the_final_norm_and_the_critic() -> 
     policy = tiny_policy(trainable_layers=1, num_hidden_layers=3)
     names = policy.trainable_state().keys()
     kinds = {name.split(".layers.2.")[0] if ".layers.2." in name else name for name in names}
-    critic = {f"value_head.{part}.{what}" for part in (1, 3) for what in ("weight", "bias")}
+    critic = {f"critic.head.{part}.{what}" for part in (1, 3) for what in ("weight", "bias")}
     assert kinds == {"model.model", "model.model.norm.weight", *critic}
     assert len(policy.trainable_parameters()) == len(names) - len(critic)
 
@@ -122,7 +134,7 @@ def test_another_models_state_is_refused_and_changes_nothing(other: dict) -> Non
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.trainable_state().items())
 
 
-@pytest.mark.parametrize("layers", [0, -1, 3])
+@pytest.mark.parametrize("layers", [3, 9])
 def test_a_number_of_layers_that_the_model_does_not_have_is_refused(layers: int) -> None:
     with pytest.raises(ConfigError, match=r"1\.\.2"):
         tiny_policy(trainable_layers=layers)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from stepwell.policy.attention import ATTENTION
-from stepwell.policy.model import Policy
+from stepwell.policy.model import Policy, PolicyConfig
 
 VOCABULARY = 40
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -39,7 +39,9 @@ def tiny_model(config: PreTrainedConfig, attention: str = ATTENTION) -> torch.nn
     ).eval()
 
 
-def tiny_policy(kind: str = "qwen2", seed: int = 0, trainable_layers: int | None = None, **more) -> Policy:
+def tiny_policy(
+    kind: str = "qwen2", seed: int = 0, trainable_layers: int | None = None, settings: dict | None = None, **more
+) -> Policy:
     """Every parameter is random, biases and norms too: what starts at 0 or 1 would hide mistakes."""
     torch.manual_seed(seed)
     model = tiny_model(tiny_config(kind, **more))
@@ -47,7 +49,8 @@ def tiny_policy(kind: str = "qwen2", seed: int = 0, trainable_layers: int | None
         for parameter in model.parameters():
             spread = 0.25 if parameter.ndim > 1 else 0.1
             parameter.copy_(torch.randn_like(parameter) * spread + (parameter.ndim == 1) * parameter.mean().round())
-    policy = Policy(model, name="tiny", trainable_layers=trainable_layers, value_head_size=16)
+    config = PolicyConfig(trainable_layers=trainable_layers, value_head_size=16, **(settings or {}))
+    policy = Policy(model, config, name="tiny")
     randomise_critic(policy)
     return policy
 
@@ -55,7 +58,7 @@ def tiny_policy(kind: str = "qwen2", seed: int = 0, trainable_layers: int | None
 def randomise_critic(policy: Policy) -> None:
     """A value head that says something else than 0."""
     with torch.no_grad():
-        for parameter in policy.value_head.parameters():
+        for parameter in policy.critic.head.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
 
 

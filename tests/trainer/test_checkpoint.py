@@ -8,9 +8,10 @@ import torch
 from stepwell.algorithms.base import Objective
 from stepwell.errors import ConfigError
 from stepwell.policy.model import Policy
+from stepwell.policy.snapshot import Snapshot
 from stepwell.policy.weights import checkpoints
 from stepwell.trainer import checkpoint as module
-from stepwell.trainer.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
 from stepwell.trainer.update import Learner
 from tests.policy.tiny import tiny_policy
 from tests.trainer.builders import SHAPES, make_learner, sampled
@@ -52,6 +53,36 @@ def test_a_run_that_went_on_from_a_checkpoint_is_where_the_uninterrupted_one_is(
     train(straight)
     train(resumed)
     assert same(state_of(resumed.policy), state_of(straight.policy))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lora": {"rank": 2}}, {"critic": "model"}, {"critic": "shared"}], ids=["lora", "model", "shared"]
+)
+def test_whatever_is_trained_a_resumed_run_is_bit_for_bit_where_the_uninterrupted_one_is(
+    tmp_path: Path, settings: dict
+) -> None:
+    cut = {"epochs": 2, "minibatch_steps": 2, "schedule": "cosine", "schedule_updates": 9}
+    straight = make_learner(tiny_policy(settings=settings), **cut)
+    train(straight, 2)
+    save(tmp_path, straight)
+    resumed = make_learner(tiny_policy(settings=settings), **cut)
+    load(tmp_path, resumed)
+    train(straight)
+    train(resumed)
+    assert same(state_of(resumed.policy), state_of(straight.policy))
+
+
+def test_snapshots_come_back_with_their_versions(tmp_path: Path) -> None:
+    learner = make_learner(tiny_policy())
+    taken = Snapshot.of(learner.policy)
+    train(learner, 3)
+    progress = Progress(policy_version=3)
+    save_checkpoint(tmp_path, learner.policy, learner.optimizer, progress, {"teacher": taken})
+    found = load_snapshots(tmp_path)
+    assert list(found) == ["teacher"]
+    assert found["teacher"].version == 0
+    assert same(found["teacher"].state, taken.state)
+    assert load_snapshots(tmp_path / "nowhere") == {}
 
 
 def test_without_a_checkpoint_nothing_is_loaded(tmp_path: Path) -> None:

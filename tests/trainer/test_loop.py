@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from stepwell.algorithms import ALGORITHMS
-from stepwell.algorithms.base import Algorithm
+from stepwell.algorithms.base import Algorithm, Inputs, Language
+from stepwell.algorithms.objective import Objective
 from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.policy.weights import checkpoints
@@ -17,7 +20,7 @@ from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer, TrainerConfig
-from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
+from stepwell.types import Annotation, Credit, Group, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 from tests.policy.tiny import random_ids, tiny_policy
 from tests.trainer.builders import make_learner
 
@@ -85,6 +88,14 @@ class Killed(Exception):
     """Stands for the death of the process."""
 
 
+def tokens_of(text: str) -> np.ndarray:
+    """A tokenizer of sorts, for hints."""
+    return np.frombuffer(text.encode()[:20], np.uint8).astype(np.int32) % 30
+
+
+LANGUAGE = Language(tokenize=tokens_of, action_mask=lambda step: np.ones(len(step.response_ids), np.bool_))
+
+
 class Bench:
     """A pool that outlives its trainers, as a file does."""
 
@@ -102,7 +113,7 @@ class Bench:
         self.learner = make_learner(tiny_policy(seed=seed))
         run = Run(name=RUN, folder=self.folder, pool=self.diary)
         config = TrainerConfig(**{"updates": 2, "groups_per_update": 2, **settings})
-        return Trainer(run, self.learner, algorithm or ALGORITHMS["grpo"]().build(), config, self._look)
+        return Trainer(run, self.learner, algorithm or ALGORITHMS["grpo"]().build(), config, self._look, LANGUAGE)
 
     def _look(self, batch: MicroBatch) -> None:
         marks = [int(row[0]) for row in batch.rows()]
@@ -193,6 +204,34 @@ async def test_every_algorithm_trains(bench: Bench, name: str) -> None:
     assert metrics["grad_norm"] > 0
     assert np.isfinite(list(metrics.values())).all()
     assert ("explained_variance" in metrics) == (ALGORITHMS[name]().build().needs_values != "none")
+
+
+async def test_an_update_in_which_the_algorithm_wants_nothing_trained_counts_and_changes_nothing(bench: Bench) -> None:
+    def assign(group: Group, inputs: Inputs) -> list[Credit]:
+        steps = [step for trajectory in group.trajectories for step in trajectory.steps]
+        return [Credit(step_id=s.id, advantages=np.zeros(len(s.response_ids)), trained=False) for s in steps]
+
+    trainer = bench.trainer(Algorithm(name="nothing", assign=assign, objective=Objective()), updates=1)
+    before = {name: tensor.clone() for name, tensor in bench.learner.policy.trainable_state().items()}
+    (update,) = await bench.train(trainer)
+    assert dict(update.metrics)["trained_steps"] == 0
+    assert update.policy_version == 1
+    assert all(torch.equal(before[n], tensor) for n, tensor in bench.learner.policy.trainable_state().items())
+
+
+async def test_an_update_trains_on_what_the_algorithm_makes_of_its_groups_and_tells_what_it_says_of_them(
+    bench: Bench,
+) -> None:
+    plain = ALGORITHMS["grpo"]().build()
+    algorithm = replace(
+        plain,
+        regroup=lambda groups: groups[:1],
+        diagnose=lambda group, inputs: {"members": float(len(group.trajectories))},
+    )
+    bench.pool.put(*group_records("a"), *group_records("b"))
+    (update,) = await bench.train(bench.trainer(algorithm, updates=1))
+    assert set(bench.trained) == {mark("a")}
+    assert dict(update.metrics)["members"] == 2
 
 
 async def test_a_batch_checkpointed_but_not_acknowledged_is_acknowledged_on_resume_and_not_trained_on_again(

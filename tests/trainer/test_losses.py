@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
-from stepwell.algorithms.base import Objective
-from stepwell.trainer.losses import log_ratio, policy_loss, value_loss
+from stepwell.algorithms.objective import CLIP, Objective
+from stepwell.trainer.losses import correction_weights, entropy, kl_estimate, policy_loss, value_loss
+from stepwell.trainer.ratios import log_ratio
 
 every_kind = pytest.mark.parametrize("kind", ["token", "geo"])
 ROWS = torch.tensor([0, 0, 0, 1, 2, 2])
@@ -50,7 +52,7 @@ def naive_loss(new: Tensor, old: Tensor, advantage_of_row: Tensor, objective: Ob
         mean = sum(new[i] - old[i] for i in mine) / len(mine)
         for i in mine:
             ratio = torch.exp(mean if objective.ratio == "geo" else new[i] - old[i])
-            bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+            bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
             total = total - WEIGHTS[i] * torch.minimum(ratio * advantage_of_row[row], bounded * advantage_of_row[row])
     return total
 
@@ -79,7 +81,7 @@ def test_the_gradient_of_token_ratios_is_right_for_advantages_that_differ_within
 def test_both_ratios_are_the_same_where_every_step_has_one_token(tokens) -> None:
     new, old, advantages = (torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True))
     rows = torch.arange(len(tokens))
-    token, geo = Objective(ratio="token"), Objective(ratio="geo")
+    token, geo = (Objective(ratio=kind, clip_low=0.2, clip_high=0.2) for kind in ("token", "geo"))
     torch.testing.assert_close(loss_of(new, old, advantages, token, rows), loss_of(new, old, advantages, geo, rows))
     torch.testing.assert_close(gradient(new, old, advantages, token, rows), gradient(new, old, advantages, geo, rows))
 
@@ -171,3 +173,109 @@ def test_a_value_that_moved_as_far_as_it_may_towards_its_target_is_pulled_no_fur
 def test_no_values_cost_nothing() -> None:
     none = torch.zeros(0)
     assert value_loss(none, none, none, none, 0.5).item() == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dual_clip_bounds_the_loss_of_what_was_bad_and_became_likely(seed: int) -> None:
+    objective = Objective(dual_clip=2.0)
+    new, old = random(seed, 2.0), random(seed + 100, 2.0)
+    advantages = random(seed + 200, 2.0)
+    ratio = (new - old).exp()
+    least = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    expected = torch.where(advantages < 0, torch.maximum(least, 2.0 * advantages), least)
+    torch.testing.assert_close(loss_of(new, old, advantages, objective), -(WEIGHTS * expected).sum())
+    slopes = difference_quotient(lambda at: loss_of(at, old, advantages, objective), new)
+    torch.testing.assert_close(gradient(new, old, advantages, objective), slopes, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cispo_weighs_the_gradient_of_the_log_probability_by_the_clipped_ratio(seed: int) -> None:
+    objective = Objective(surrogate="cispo", clip_low=0.3, clip_high=0.1)
+    new, old, advantages = random(seed, 1.0), random(seed + 100, 1.0), random(seed + 200, 2.0)
+    weight = (new - old).exp().clamp(0.7, 1.1)
+    torch.testing.assert_close(gradient(new, old, advantages, objective), -(WEIGHTS * weight * advantages))
+
+
+@pytest.mark.parametrize(
+    ("kind", "formula"), [("k1", lambda x: -x), ("k2", lambda x: x**2 / 2), ("k3", lambda x: math.exp(x) - x - 1)]
+)
+@pytest.mark.parametrize("x", [-2.0, -0.1, 0.0, 0.3, 1.5])
+def test_estimates_of_the_divergence_are_schulmans(kind: str, formula, x: float) -> None:
+    got = kl_estimate(torch.tensor([-3.0], dtype=torch.float64), torch.tensor([x - 3.0], dtype=torch.float64), kind)
+    assert got.item() == pytest.approx(formula(x))
+
+
+@given(st.lists(st.floats(0.2, 1.0), min_size=2, max_size=6), st.lists(st.floats(0.2, 1.0), min_size=6, max_size=6))
+def test_k1_and_k3_have_the_divergence_as_their_mean_and_only_k1_is_ever_negative(first, second) -> None:
+    policy, reference = (torch.tensor(w[: len(first)], dtype=torch.float64) for w in (first, second))
+    policy, reference = policy / policy.sum(), reference / reference.sum()
+    exact = (policy * (policy / reference).log()).sum()
+    for kind in ("k1", "k3"):
+        estimate = kl_estimate(policy.log(), reference.log(), kind)
+        torch.testing.assert_close((policy * estimate).sum(), exact, atol=1e-9, rtol=1e-7)
+        assert kind == "k1" or (estimate >= -1e-12).all()
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_no_token_diverges_by_more_than_the_bound(kind: str) -> None:
+    new = torch.tensor([-30.0], dtype=torch.float64, requires_grad=True)
+    found = kl_estimate(new, torch.tensor([0.0], dtype=torch.float64), kind)
+    found.sum().backward()
+    assert abs(found.item()) <= 20
+    assert torch.isfinite(new.grad).all()
+
+
+def test_entropy_is_that_of_the_distribution_and_largest_where_all_are_equal() -> None:
+    logp = torch.tensor([[0.0, 0.0, 0.0, 0.0], [5.0, 0.0, 0.0, 0.0]], dtype=torch.float64).log_softmax(-1)
+    uniform, peaked = entropy(logp).tolist()
+    assert uniform == pytest.approx(math.log(4))
+    p = logp[1].exp()
+    assert peaked == pytest.approx(float(-(p * p.log()).sum()))
+
+
+CORRECTED = torch.tensor([0.5, -3.0, 0.1, 0.0, 2.0, -1.0], dtype=torch.float64)
+"""old - rollout of each token."""
+
+
+def test_truncated_importance_weights_are_the_ratio_up_to_the_cap() -> None:
+    objective = Objective(old_logprobs="trainer", correction="truncate", correction_cap=2.0)
+    got = correction_weights(CORRECTED, torch.zeros(6, dtype=torch.float64), ROWS, objective)
+    torch.testing.assert_close(got, CORRECTED.exp().clamp(max=2.0))
+
+
+def test_masked_importance_weights_leave_out_what_lies_outside() -> None:
+    objective = Objective(old_logprobs="trainer", correction="mask", correction_cap=2.0)
+    got = correction_weights(CORRECTED, torch.zeros(6, dtype=torch.float64), ROWS, objective)
+    kept = torch.tensor([True, False, True, True, False, False])
+    torch.testing.assert_close(got, torch.where(kept, CORRECTED.exp(), torch.zeros(6, dtype=torch.float64)))
+
+
+def test_at_the_level_of_steps_the_weight_is_the_product_over_the_step() -> None:
+    objective = Objective(old_logprobs="trainer", correction="truncate", correction_level="step", correction_cap=100.0)
+    got = correction_weights(CORRECTED, torch.zeros(6, dtype=torch.float64), ROWS, objective)
+    torch.testing.assert_close(got, torch.tensor([-2.4, -2.4, -2.4, 0.0, 1.0, 1.0], dtype=torch.float64).exp())
+
+
+def test_without_a_correction_every_token_weighs_1() -> None:
+    assert correction_weights(CORRECTED, CORRECTED * 0, ROWS, Objective()).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"correction": "truncate"}, "old_logprobs"),
+        ({"surrogate": "cispo", "dual_clip": 3.0}, "dual_clip"),
+        ({"dual_clip": 1.0}, "dual_clip"),
+        ({"clip_low": 1.5}, "clip_low"),
+        ({"correction_cap": 0.5, "old_logprobs": "trainer"}, "correction_cap"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Objective(**settings)
+
+
+@pytest.mark.parametrize("kind", ["token", "geo", "sqrt", "exact", "sequence"])
+def test_the_clip_range_follows_the_kind_of_ratio_unless_it_is_set(kind: str) -> None:
+    assert Objective(ratio=kind).clip == CLIP[kind]
+    assert Objective(ratio=kind, clip_low=0.1).clip == (0.1, CLIP[kind][1])

@@ -22,6 +22,11 @@ OBJECTIVES = {
     "token": Objective(clip_low=0.05, clip_high=0.1),
     "geo": Objective(ratio="geo", clip_low=3e-2, clip_high=4e-2, aggregation="per_trajectory"),
     "per token": Objective(aggregation="per_token", value_clip=0.0),
+    "sqrt": Objective(ratio="sqrt", clip_low=0.1, clip_high=0.1, entropy_coefficient=0.1),
+    "exact": Objective(ratio="exact", clip_low=0.1, clip_high=0.3, aggregation="per_trajectory"),
+    "sequence": Objective(ratio="sequence", clip_low=0.02, clip_high=0.03, aggregation="per_sequence"),
+    "kl": Objective(kl_coefficient=0.3, dual_clip=3.0),
+    "cispo": Objective(surrogate="cispo", clip_high=0.05, kl_coefficient=0.2, kl_estimator="k2"),
 }
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
@@ -33,60 +38,94 @@ SYSTEM = tuple(random_ids(20, 77).tolist())
 def ragged(policy: Policy, values: str = "step", beginning: Sequence[int] = ()) -> list[Sample]:
     """Samples of several lengths, somewhat off-policy, at a temperature."""
     counts = {"step": lambda _: 1, "token": lambda response: response, "none": lambda _: 0}[values]
-    return [
+    made = [
         sampled(
             policy, prompt, response, seed, temperature=0.8, noise=0.1, values=counts(response), beginning=beginning
         )
         for seed, (prompt, response) in enumerate(SHAPES)
+    ]
+    first = {sample.trajectory_id: sample for sample in reversed(made)}  # a trajectory has one advantage
+    return [
+        replace(
+            s,
+            advantages=np.full(len(s.advantages), first[s.trajectory_id].advantages[0]),
+            reference_logprobs=s.logprobs + np.float32(0.2) * np.sin(np.arange(len(s.logprobs))),
+        )
+        for s in made
     ]
 
 
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:
     """What the first update's gradient was: AdamW's first moment is a tenth of it."""
     state = learner.optimizer.state
-    named = [*learner.policy.model.named_parameters(), *learner.policy.value_head.named_parameters()]
+    named = [*learner.policy.model.named_parameters(), *learner.policy.critic.head.named_parameters()]
     return {name: state[p]["exp_avg"] / (1 - 0.9) for name, p in named if p in state}
 
 
 def state_of(policy: Policy) -> dict[str, torch.Tensor]:
-    named = [*policy.model.named_parameters(), *policy.value_head.named_parameters()]
+    named = [*policy.model.named_parameters(), *policy.critic.head.named_parameters()]
     return {name: parameter.detach().clone() for name, parameter in named}
 
 
 def hand_written_loss(policy: Policy, twin: torch.nn.Module, samples: Sequence[Sample], objective: Objective):
     """METHODS' formulas on unpacked rows of the plain model; the critic reads detached states."""
     policy_term, value_term, values = torch.zeros(()), torch.zeros(()), sum(len(s.value_targets) for s in samples)
-    for sample, weights in zip(samples, token_weights(samples, objective.aggregation), strict=True):
+    extra, rows = torch.zeros(()), []
+    for sample in samples:
         ids = torch.tensor(sample.token_ids.tolist())
         out = twin(ids[None], output_hidden_states=True)
         logp = (out.logits[0] / sample.temperature).log_softmax(-1)
         first = sample.prompt_length
         new = torch.stack([logp[i - 1, ids[i]] for i in range(first, len(ids))])
-        z = new - torch.tensor(sample.logprobs.tolist())
-        ratio = torch.exp(z.mean().expand_as(z) if objective.ratio == "geo" else z)
+        rows.append((out, new, -(logp.exp() * logp).sum(-1)[first - 1 : len(ids) - 1]))
+    differences = [new - torch.tensor(s.logprobs.tolist()) for s, (_, new, _) in zip(samples, rows, strict=True)]
+    everything = zip(samples, rows, token_weights(samples, objective.aggregation), strict=True)
+    for number, (sample, (out, new, entropies), weights) in enumerate(everything):
+        first = sample.prompt_length
+        ratio = torch.exp(unit_log_ratio(samples, differences, number, objective.ratio))
         advantage = torch.tensor(sample.advantages.tolist())
-        bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-        policy_term = (
-            policy_term - (torch.from_numpy(weights) * torch.min(ratio * advantage, bounded * advantage)).sum()
-        )
+        bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
+        gain = torch.min(ratio * advantage, bounded * advantage)
+        if objective.dual_clip:
+            gain = torch.where(advantage < 0, torch.max(gain, objective.dual_clip * advantage), gain)
+        if objective.surrogate == "cispo":
+            gain = bounded.detach() * advantage * differences[number]
+        policy_term = policy_term - (torch.from_numpy(weights) * gain).sum()
+        x = torch.tensor(sample.reference_logprobs.tolist()) - new if objective.kl_coefficient else torch.zeros(1)
+        divergence = x**2 / 2 if objective.kl_estimator == "k2" else torch.exp(x) - x - 1
+        regular = objective.kl_coefficient * divergence - objective.entropy_coefficient * entropies
+        extra = extra + (torch.from_numpy(weights) * regular).sum()
         for k, (target, old) in enumerate(zip(sample.value_targets.tolist(), sample.old_values.tolist(), strict=True)):
-            value = policy.value_head(out.hidden_states[-1][0, first - 1 + k].detach()).squeeze()
+            value = policy.critic(out.hidden_states[-1][0, first - 1 + k].detach()).squeeze()
             error = (value - target) ** 2
             if objective.value_clip:
                 near = old + (value - old).clamp(-objective.value_clip, objective.value_clip)
                 error = torch.max(error, (near - target) ** 2)
             value_term = value_term + 0.5 * error / values
-    return policy_term, value_term
+    return policy_term, value_term, extra
+
+
+def unit_log_ratio(samples: Sequence[Sample], differences: list[torch.Tensor], number: int, kind: str) -> torch.Tensor:
+    z = differences[number]
+    mine = [d for s, d in zip(samples, differences, strict=True) if s.trajectory_id == samples[number].trajectory_id]
+    mu = torch.cat(differences).mean().detach()
+    of_unit = {
+        "geo": z.mean(),
+        "exact": z.sum(),
+        "sqrt": mu + len(z) ** 0.5 * (z.mean() - mu),
+        "sequence": torch.cat(mine).mean(),
+    }
+    return z if kind == "token" else of_unit[kind].expand_as(z)
 
 
 def hand_written_gradients(policy: Policy, samples: Sequence[Sample], objective: Objective):
     twin = plain_twin(policy)
     terms = hand_written_loss(policy, twin, samples, objective)
     sum(terms).backward()
-    named = [*twin.named_parameters(), *policy.value_head.named_parameters()]
+    named = [*twin.named_parameters(), *policy.critic.head.named_parameters()]
     found = {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
-    policy.value_head.zero_grad(set_to_none=True)
-    return [term.item() for term in terms], found
+    policy.critic.head.zero_grad(set_to_none=True)
+    return [term.item() for term in terms[:2]], found
 
 
 def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 1e-5) -> None:
@@ -103,6 +142,7 @@ def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor],
 def test_the_gradient_of_one_sample_is_that_of_the_hand_written_loss(kind: str, objective: Objective) -> None:
     policy = tiny_policy(kind)
     sample = sampled(policy, 6, 5, 3, temperature=0.7, noise=0.02, values=5)
+    sample = replace(sample, reference_logprobs=sample.logprobs - np.float32(0.1))
     (policy_term, value_term), expected = hand_written_gradients(policy, [sample], objective)
     learner = make_learner(policy)
     metrics = learner.update([sample], objective)
@@ -113,7 +153,17 @@ def test_the_gradient_of_one_sample_is_that_of_the_hand_written_loss(kind: str, 
 
 @pytest.mark.parametrize(
     ("name", "values", "beginning"),
-    [("token", "none", ()), ("geo", "step", ()), ("per token", "token", ()), ("geo", "token", SYSTEM)],
+    [
+        ("token", "none", ()),
+        ("geo", "step", ()),
+        ("per token", "token", ()),
+        ("geo", "token", SYSTEM),
+        ("sqrt", "none", ()),
+        ("exact", "step", SYSTEM),
+        ("sequence", "none", ()),
+        ("kl", "none", ()),
+        ("cispo", "none", SYSTEM),
+    ],
 )
 def test_the_gradient_of_a_ragged_batch_is_that_of_the_hand_written_loss(name: str, values: str, beginning) -> None:
     policy, objective = tiny_policy("qwen3"), OBJECTIVES[name]
@@ -123,12 +173,10 @@ def test_the_gradient_of_a_ragged_batch_is_that_of_the_hand_written_loss(name: s
     metrics = learner.update(samples, objective)
     assert metrics["policy_loss"] == pytest.approx(policy_term, abs=1e-5)
     assert metrics["value_loss"] == pytest.approx(value_term, abs=1e-5)
-    if values == "none":  # its loss is 0, and so is its gradient, where the hand-written one has none
-        expected |= {name: torch.zeros_like(p) for name, p in policy.value_head.named_parameters()}
     assert_same(gradients(learner), expected)
 
 
-@pytest.mark.parametrize(("name", "beginning"), [("token", ()), ("per token", ()), ("geo", ()), ("geo", SYSTEM)])
+@pytest.mark.parametrize(("name", "beginning"), [*[(name, ()) for name in OBJECTIVES], ("geo", SYSTEM)])
 def test_an_update_depends_neither_on_micro_batches_nor_on_the_order_of_samples(name: str, beginning) -> None:
     objective, samples = OBJECTIVES[name], ragged(tiny_policy("llama"), "token", beginning)
     outcomes = []
@@ -211,7 +259,7 @@ def test_metrics_are_those_of_the_samples() -> None:
 
 
 def poison(policy: Policy, part: str) -> None:
-    module = policy.value_head if part == "critic" else policy.model
+    module = policy.critic.head if part == "critic" else policy.model
     with torch.no_grad():
         list(module.parameters())[-1].view(-1)[0] = torch.nan
 
@@ -261,7 +309,7 @@ def test_the_policys_loss_never_moves_the_critic() -> None:
     policy = tiny_policy()
     before = state_of(policy)
     make_learner(policy).update([sampled(policy, 5, 3, 0)], Objective())
-    for name, _ in policy.value_head.named_parameters():
+    for name, _ in policy.critic.head.named_parameters():
         assert torch.equal(before[name], state_of(policy)[name])
 
 
@@ -308,7 +356,7 @@ def test_weight_decay_shrinks_the_policy_and_not_the_critic() -> None:
     start = state_of(tiny_policy())
     for name, _ in tiny_policy().model.named_parameters():
         torch.testing.assert_close(decayed[name], plain[name] - 1e-2 * 0.5 * start[name], atol=1e-6, rtol=1e-4)
-    for name, _ in tiny_policy().value_head.named_parameters():
+    for name, _ in tiny_policy().critic.head.named_parameters():
         assert torch.equal(decayed[name], plain[name])
 
 
@@ -338,7 +386,7 @@ def plain_values(policy: Policy, step: Step) -> np.ndarray:
     ids = torch.from_numpy(np.concatenate([step.prompt_ids, step.response_ids])).long()
     with torch.no_grad():
         states = plain_twin(policy)(ids[None], output_hidden_states=True).hidden_states[-1][0]
-        return policy.value_head(states).squeeze(-1).numpy()
+        return policy.critic(states).squeeze(-1).numpy()
 
 
 @pytest.mark.parametrize("kind", sorted(CONFIGS))

@@ -40,6 +40,11 @@ def gae(rewards: npt.ArrayLike, values: npt.ArrayLike, *, gamma: float, lam: flo
     return _discounted_sums(errors, gamma * lam)
 
 
+def discounted_returns(rewards: npt.ArrayLike, gamma: float) -> Doubles:
+    """G_n = r_n + gamma·G_{n+1} for a sequence of N rewards, float64 [N]. Raises InvalidRecord as `gae` does."""
+    return gae(rewards, np.zeros(np.shape(rewards)), gamma=gamma, lam=1.0)
+
+
 def _discounted_sums(x: npt.NDArray[Any], discount: float) -> Doubles:
     """y_n = x_n + discount · y_{n+1}."""
     out = np.empty(len(x), np.float64)

@@ -1,11 +1,20 @@
-"""GRPO (Shao et al. 2024, arXiv 2402.03300): a trajectory is as good as its return stands out in its group."""
+"""GRPO (Shao et al. 2024, arXiv 2402.03300): a trajectory is as good as its return stands out in its group.
+
+Dr. GRPO (Liu et al. 2025, arXiv 2503.20783) is `scale: none` with `objective.aggregation: per_token`. It divides the
+sum over all tokens by a constant, trajectories times the longest response allowed; here it is divided by the tokens
+that there are. That is another factor per update, the same for all tokens in it: their weights relative to each other
+are Dr. GRPO's, and AdamW nearly cancels the factor.
+
+GSPO (Zheng et al. 2025, arXiv 2507.18071) is `objective: {ratio: sequence, aggregation: per_sequence}`.
+"""
 
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast, known_reward
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, known_reward
+from stepwell.algorithms.decisions import credit_evenly
 from stepwell.errors import InvalidRecord
 from stepwell.types import Credit, Group
 
@@ -49,11 +58,7 @@ class GRPO(AlgorithmConfig):
         """The algorithm with these settings."""
 
         def assign(group: Group, inputs: Inputs) -> list[Credit]:  # noqa: ARG001
-            advantages = group_advantages([known_reward(t) for t in group.trajectories], scale=self.scale)
-            return [
-                Credit(step_id=step.id, advantages=broadcast(advantage, len(step.response_ids)))
-                for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-                for step in trajectory.steps
-            ]
+            returns = [known_reward(trajectory) for trajectory in group.trajectories]
+            return credit_evenly(group, group_advantages(returns, scale=self.scale))
 
         return Algorithm(name="grpo", assign=assign, objective=self.objective)

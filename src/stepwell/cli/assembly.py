@@ -52,12 +52,7 @@ def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
         torch.set_num_threads(recipe.policy.threads)
     torch.manual_seed(recipe.seed)
     directory = resolve_model(recipe.policy.model, recipe.seed)
-    policy = Policy.load(
-        directory,
-        name=model_name(recipe),
-        trainable_layers=recipe.policy.trainable_layers,
-        value_head_size=recipe.policy.value_head_size,
-    )
+    policy = Policy.load(directory, recipe.policy, name=model_name(recipe))
     return policy, Renderer.from_directory(directory, recipe.tool_format)
 
 

@@ -1,6 +1,7 @@
 """`stepwell train`: run a recipe, or go on with a run that was interrupted."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from rich.console import Console
 
 from stepwell.algorithms import ALGORITHMS
+from stepwell.algorithms.presets import load_preset, preset_names
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.parts import RECIPE_FILE
 from stepwell.cli.plots import plot_curves
@@ -29,7 +31,13 @@ def train(
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the run; default runs/NAME-TIME.")
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Shorthand for algorithm.use=…; `list` prints them.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="Shorthand for algorithm.use=…; `list` prints them, and the presets.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Set algorithm and learner as a paper published them; settings given here come on top."),
+    ] = None,
     port: Annotated[
         int, typer.Option(help="Port of the gateway and dashboard while training; 0 takes a free one.")
     ] = 0,
@@ -37,10 +45,10 @@ def train(
     """Collect, give credit, update, serve the better weights, over and over. Ctrl-C is safe: go on with --resume."""
     console = Console()
     if algorithm == "list":
-        for name, kind in ALGORITHMS.items():
-            console.print(f"{name:<10} {(kind.__doc__ or '').splitlines()[0]}", highlight=False)
+        _list_algorithms(console)
         return
-    recipe, folder = _what_to_run(arguments or [], resume, folder, algorithm)
+    chosen = load_preset(preset).overrides if preset else []
+    recipe, folder = _what_to_run(arguments or [], resume, folder, [*chosen, *_used(algorithm)])
     display = Display(console)
     progress = Progress(on_phase=display.phase, on_unit=display.unit, on_update=display.update)
     try:
@@ -59,13 +67,29 @@ def train(
     console.print(f"serve it: stepwell serve --run {folder}")
 
 
+def _list_algorithms(console: Console) -> None:
+    about = {name: (kind.__doc__ or "").splitlines()[0] for name, kind in ALGORITHMS.items()}
+    console.print("algorithms")
+    _list_names(console, about)
+    sources = {name: load_preset(name).source for name in preset_names()}
+    console.print("\npresets: what papers and their code were published with (docs/papers.md)")
+    _list_names(console, {name: f"{source.paper}; {source.version}" for name, source in sources.items()})
+
+
+def _list_names(console: Console, about: Mapping[str, str]) -> None:
+    for name, text in about.items():
+        console.print(f"  {name:<22} {text}", highlight=False, soft_wrap=True)
+
+
+def _used(algorithm: str | None) -> list[str]:
+    return [] if algorithm is None else [f"algorithm.use={algorithm}"]
+
+
 def _what_to_run(
-    arguments: list[str], resume: Path | None, folder: Path | None, algorithm: str | None
+    arguments: list[str], resume: Path | None, folder: Path | None, chosen: list[str]
 ) -> tuple[RecipeConfig, Path]:
     files = [a for a in arguments if "=" not in a]
-    overrides = [a for a in arguments if "=" in a]
-    if algorithm is not None:
-        overrides.append(f"algorithm.use={algorithm}")
+    overrides = [*chosen, *(a for a in arguments if "=" in a)]
     if resume is not None:
         if files or folder:
             raise InvalidRequest("--resume goes on with that run's own recipe and folder; give only settings beside it")

@@ -6,12 +6,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from stepwell.algorithms.base import Algorithm
+from stepwell.algorithms.base import Algorithm, Language
 from stepwell.cli.assembly import (
     Served,
     build_algorithm,
@@ -27,6 +28,7 @@ from stepwell.config import load_config
 from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.policy.builtin import resolve_model
+from stepwell.rendering.actions import action_mask
 from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.agent import ChatAgent
 from stepwell.rollout.env import TaskSet
@@ -127,8 +129,9 @@ def training_run(
     policy, renderer = load_policy(recipe)
     with _sole_use_of(folder), open_pool(pool or folder / POOL_FILE) as opened:
         learner = Learner(policy, recipe.learner)
+        language = Language(tokenize=renderer.encode, action_mask=partial(action_mask, renderer))
         run = Run(name=recipe.name, folder=folder, pool=opened)
-        trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch)
+        trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch, language)
         resumed = trainer.resume()
         write_recipe(recipe, folder)  # only now: settings that do not fit the checkpoint must not replace those that do
         if not resumed and recipe.warmup.updates:

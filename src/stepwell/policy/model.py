@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM
 from stepwell.config import Config
 from stepwell.errors import ConfigError, NotFound
 from stepwell.policy.attention import ATTENTION, AttentionPlan, PackedRows
+from stepwell.policy.critic import Critic, CriticKind
+from stepwell.policy.lora import LoRAConfig, add_adapters, without_adapters
 
 _SCALED_LOGITS: Final = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
@@ -28,8 +30,17 @@ class PolicyConfig(Config):
     """A built-in model (`smollm2-135m`, `lookup`) or the directory of a Hugging Face checkpoint."""
     trainable_layers: int | None = Field(default=None, ge=1)
     """How many of the last transformer layers are trained (with the final norm); None trains everything."""
+    lora: LoRAConfig | None = None
+    """Train low-rank adapters instead of the model's own weights."""
+    critic: CriticKind = "head"
+    """For algorithms with a critic: a `head` on the policy's last hidden state, which it leaves alone; a head through
+    which it is `shared`, so that learning values moves the policy too; or a `model` of its own."""
     value_head_size: int = Field(default=64, ge=1)
-    """Hidden units of the critic's head on the (detached) last hidden state; used only by algorithms with a critic."""
+    """Hidden units of the critic's head."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the matrix products in every forward pass, sampling and training alike; weights stay float32."""
+    gradient_checkpointing: bool = False
+    """Compute each layer's activations twice instead of keeping them: less memory, a third more time."""
     threads: int = Field(default=0, ge=0)
     """Torch threads for sampling and training; 0 leaves torch's default."""
 
@@ -40,60 +51,96 @@ class Policy:
     Reading (a forward pass of the engine) and writing (an update) exclude each other through `reading` and `writing`.
     """
 
-    def __init__(self, model: nn.Module, *, name: str, trainable_layers: int | None = None, value_head_size: int = 64):
-        config: Any = model.config
-        _refuse_unsupported(config)
+    def __init__(self, model: nn.Module, config: PolicyConfig | None = None, *, name: str) -> None:
+        """Take `model`, loaded with our attention.
+
+        Raises:
+            ConfigError: its architecture cannot be evaluated exactly, or has not the layers that `config` names.
+        """
+        config = config or PolicyConfig()
+        facts: Any = model.config
+        _refuse_unsupported(facts)
         self.name = name
         self.version = 0
         self.model = model.eval()  # no dropout: a recomputed log-probability must equal the sampled one
-        self.context_length = int(config.max_position_embeddings)
-        self.vocabulary_size = int(config.vocab_size)
-        self.value_head = _value_head(int(config.hidden_size), value_head_size)
+        self.context_length = int(facts.max_position_embeddings)
+        self.vocabulary_size = int(facts.vocab_size)
         self._backbone: Any = model.base_model
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]  # a transformers model
         self._lock = threading.Lock()
+        self._autocast = config.precision == "bfloat16"
         _refuse_inexact(self)
-        _freeze_all_but_last(model, self._backbone, trainable_layers)
+        self.critic = Critic(config.critic, self._backbone, int(facts.hidden_size), config.value_head_size)
+        _freeze_all_but_last(model, self._backbone, config.trainable_layers)
+        self._adapted = config.lora is not None
+        if config.lora is not None:
+            add_adapters(model, config.lora)
+        if config.gradient_checkpointing:
+            _checkpoint_layers(model, self._backbone)
 
     @classmethod
-    def load(
-        cls, directory: Path, *, name: str, trainable_layers: int | None = None, value_head_size: int = 64
-    ) -> "Policy":
+    def load(cls, directory: Path, config: PolicyConfig | None = None, *, name: str) -> "Policy":
         """Load a Hugging Face checkpoint in float32.
 
         Raises:
             NotFound: the directory holds no checkpoint.
-            ConfigError: its architecture is one that Stepwell cannot evaluate exactly.
+            ConfigError: as for the class itself.
         """
         if not (directory / "config.json").exists():
             raise NotFound(f"{directory} is not a Hugging Face checkpoint: it has no config.json")
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
         )
-        return cls(model, name=name, trainable_layers=trainable_layers, value_head_size=value_head_size)
+        return cls(model, config, name=name)
 
     def hidden(self, ids_n: Tensor, positions_n: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states [N, E] of packed tokens: ids int64 [N], positions int64 [N] (from 0 in each row)."""
-        out = self._backbone(input_ids=ids_n[None], position_ids=positions_n[None], use_cache=False, plan=plan)
+        with self._precision(ids_n):
+            out = self._backbone(input_ids=ids_n[None], position_ids=positions_n[None], use_cache=False, plan=plan)
         return out.last_hidden_state[0]
 
     def logits(self, hidden_me: Tensor) -> Tensor:
         """Next-token logits [M, W], float32."""
-        return self._head(hidden_me).float()
+        with self._precision(hidden_me):
+            logits: Tensor = self._head(hidden_me)
+        return logits.float()
 
-    def values(self, hidden_me: Tensor) -> Tensor:
-        """The critic's values [M]. The trunk is detached: learning values never moves the policy."""
-        return self.value_head(hidden_me.detach()).squeeze(-1)
+    def critic_states(
+        self, hidden_ne: Tensor | None, ids_n: Tensor, positions_n: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        """What the critic reads, [N, E]: from the policy's `hidden_ne`, which `own_critic` does without."""
+        with self._precision(ids_n):
+            return self.critic.states(hidden_ne, ids_n, positions_n, plan)
+
+    def values(self, states_me: Tensor) -> Tensor:
+        """The critic's values [M] of what `critic_states` gave."""
+        values: Tensor = self.critic(states_me)
+        return values
+
+    def plain_model(self) -> Any:
+        """The transformers model as any program can load it: adapters, if it has some, merged into a copy."""
+        return without_adapters(self.model) if self._adapted else self.model
+
+    @property
+    def own_critic(self) -> bool:
+        """Whether the critic has a model of its own, and needs no states of the policy."""
+        return self.critic.kind == "model"
 
     def trainable_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the language model that an update changes (the value head's not among them)."""
+        """Parameters of the language model that an update changes (the critic's not among them)."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the critic alone."""
+        return list(self.critic.parameters())
+
+    def _precision(self, at: Tensor) -> torch.autocast:
+        return torch.autocast(at.device.type, dtype=torch.bfloat16, enabled=self._autocast)
+
     def trainable_state(self) -> dict[str, Tensor]:
-        """The tensors that training changes, by name, value head included: what a checkpoint has to hold."""
+        """The tensors that training changes, by name, critic included: what a checkpoint has to hold."""
         model = {f"model.{name}": p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
-        head = {f"value_head.{name}": p.detach() for name, p in self.value_head.named_parameters()}
-        return model | head
+        return model | {f"critic.{name}": p.detach() for name, p in self.critic.named_parameters()}
 
     def load_trainable_state(self, state: dict[str, Tensor]) -> None:
         """Put back what `trainable_state` gave.
@@ -157,9 +204,9 @@ def _freeze_all_but_last(model: nn.Module, backbone: Any, layers: int | None) ->
         layer.requires_grad_(True)
 
 
-def _value_head(hidden: int, size: int) -> nn.Module:
-    """Values start at 0, so that the first advantages are plain returns."""
-    last = nn.Linear(size, 1)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(nn.LayerNorm(hidden, elementwise_affine=False), nn.Linear(hidden, size), nn.GELU(), last)
+def _checkpoint_layers(model: nn.Module, backbone: Any) -> None:
+    """transformers does it only in layers that are in training mode; whatever is inside them stays out of it."""
+    enable: Any = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    for layer in backbone.layers:
+        layer.training = True

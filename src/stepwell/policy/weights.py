@@ -56,7 +56,7 @@ def export_model(policy: Policy, source: Path, target: Path) -> None:
     """Write the whole model with the tokenizer of `source` as a Hugging Face checkpoint, whole or not at all."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    policy.model.save_pretrained(partial)  # type: ignore[operator]  # a transformers model
+    policy.plain_model().save_pretrained(partial)
     for name in _TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copy(source / name, partial / name)

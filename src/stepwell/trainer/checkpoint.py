@@ -3,17 +3,24 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from stepwell.errors import ConfigError
 from stepwell.policy.model import Policy
+from stepwell.policy.snapshot import Snapshot
 from stepwell.policy.weights import checkpoints, load_weights, save_weights
 
 _KEEP: Final = 2
+_SNAPSHOT: Final = ".snapshot.safetensors"
+NO_SNAPSHOTS: Final[Mapping[str, Snapshot]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +33,17 @@ class Progress:
     """The leases that made it: trained on already, so to be acknowledged even if the run died before it could."""
 
 
-def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
+def save_checkpoint(
+    folder: Path,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    snapshots: Mapping[str, Snapshot] = NO_SNAPSHOTS,
+) -> Path:
     """Write `folder/<version>` with weights, optimiser and progress, then drop all but the newest two.
 
-    Files: `trainable.safetensors` (the tensors that training changes), `optimizer.pt`, `progress.json`.
+    Files: `trainable.safetensors` (the tensors that training changes), `optimizer.pt`, `progress.json`, and
+    `<name>.snapshot.safetensors` for each of `snapshots`.
     """
     final = folder / f"{progress.policy_version:06d}"
     partial = folder / f".{final.name}.partial"
@@ -37,6 +51,9 @@ def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     partial.mkdir(parents=True)
     save_weights(partial, policy)
     torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+    for name, snapshot in snapshots.items():
+        tensors = {key: tensor.contiguous() for key, tensor in snapshot.state.items()}
+        save_file(tensors, partial / f"{name}{_SNAPSHOT}", metadata={"policy_version": str(snapshot.version)})
     (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
     for file in partial.iterdir():
         _sync(file)
@@ -66,6 +83,16 @@ def load_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
         raise ConfigError(f"{newest} belongs to another model or optimiser: {error}") from error
     load_weights(newest, policy, progress.policy_version)
     return progress
+
+
+def load_snapshots(folder: Path) -> dict[str, Snapshot]:
+    """The snapshots of the newest checkpoint in `folder`, by name."""
+    found: dict[str, Snapshot] = {}
+    for file in checkpoints(folder)[-1].glob(f"*{_SNAPSHOT}") if checkpoints(folder) else ():
+        with safe_open(file, "pt") as tensors:
+            version = int(tensors.metadata()["policy_version"])
+        found[file.name.removesuffix(_SNAPSHOT)] = Snapshot(version, load_file(file))
+    return found
 
 
 def _sync(path: Path) -> None:

@@ -3,6 +3,7 @@
 Shape letters: B samples, N packed tokens, M response tokens, K supervised values.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.algorithms.base import Objective, Scope
+from stepwell.algorithms.base import Scope
+from stepwell.algorithms.objective import Aggregation, Objective
 from stepwell.errors import InvalidRecord
+from stepwell.trainer.ratios import gradient_scale
 from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample, Step
 
 
 def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values: Mapping[str, Floats]) -> list[Sample]:
-    """One sample per trainable step, in the order of the groups.
+    """One sample per trainable step, in the order of the groups, but for those that the algorithm excluded.
 
     `credits` and `values` are by step id; a step without values was not read by a critic.
 
@@ -31,7 +34,8 @@ def make_samples(groups: Sequence[Group], credits: Mapping[str, Credit], values:
                 continue
             if step.id not in credits:
                 raise InvalidRecord(f"the algorithm gave step {step.id} no credit")
-            samples.append(_sample(step, credits[step.id], values.get(step.id, NO_FLOATS)))
+            if credits[step.id].trained:
+                samples.append(_sample(step, credits[step.id], values.get(step.id, NO_FLOATS)))
     return samples
 
 
@@ -49,6 +53,7 @@ def _sample(step: Step, credit: Credit, values: Floats) -> Sample:
         value_targets=credit.value_targets,
         old_values=values[:supervised],
         temperature=step.sampling.scale,
+        index=step.index,
     )
 
 
@@ -67,11 +72,11 @@ def whiten(samples: Sequence[Sample], scope: Scope, eps: float = 1e-8) -> list[S
     return [replace(s, advantages=((s.advantages - mean) / (deviation + eps)).astype(np.float32)) for s in samples]
 
 
-def token_weights(samples: Sequence[Sample], aggregation: str) -> list[Floats]:
+def token_weights(samples: Sequence[Sample], aggregation: Aggregation) -> list[Floats]:
     """Weight of each response token in the loss, float32 [R] per sample; all of them sum to 1.
 
     `per_token`: equal. `per_step`: equal within a step, steps equal. `per_trajectory`: equal within a step, steps of a
-    trajectory equal, trajectories equal.
+    trajectory equal, trajectories equal. `per_sequence`: equal within a trajectory, trajectories equal.
     """
     sizes = [len(s.advantages) for s in samples]
     if aggregation == "per_token":
@@ -79,13 +84,15 @@ def token_weights(samples: Sequence[Sample], aggregation: str) -> list[Floats]:
         return [np.full(n, 1 / total, np.float32) for n in sizes]
     if aggregation == "per_step":
         return [np.full(n, 1 / (n * len(samples)), np.float32) for n in sizes]
-    steps_of: dict[str, int] = {}
-    for sample in samples:
-        steps_of[sample.trajectory_id] = steps_of.get(sample.trajectory_id, 0) + 1
-    return [
-        np.full(n, 1 / (n * steps_of[s.trajectory_id] * len(steps_of)), np.float32)
+    steps, tokens = Counter[str](), Counter[str]()
+    for sample, size in zip(samples, sizes, strict=True):
+        steps[sample.trajectory_id] += 1
+        tokens[sample.trajectory_id] += size
+    shares = [
+        tokens[s.trajectory_id] if aggregation == "per_sequence" else n * steps[s.trajectory_id]
         for s, n in zip(samples, sizes, strict=True)
     ]
+    return [np.full(n, 1 / (share * len(steps)), np.float32) for n, share in zip(sizes, shares, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +107,8 @@ class MicroBatch:
     """int64 [N]: the shared tokens, then what each row has of its own."""
     positions: Tensor
     """int64 [N], from 0 in each row."""
+    samples: tuple[int, ...]
+    """[B]: which of the samples that were packed each row is."""
     predicting: Tensor
     """int64 [M]: where in N the hidden state is that predicts each response token."""
     targets: Tensor
@@ -108,6 +117,12 @@ class MicroBatch:
     """int64 [M]: which of the B samples each response token belongs to."""
     logprobs: Tensor
     """float32 [M]: as sampled."""
+    old_logprobs: Tensor
+    """float32 [M]: the ratio's denominator."""
+    reference_logprobs: Tensor
+    """float32 [M]: of the reference policy; [0] if nobody asked for them."""
+    ratio_scale: Tensor
+    """float32 [M]: see `stepwell.trainer.ratios.gradient_scale`."""
     advantages: Tensor
     """float32 [M]."""
     weights: Tensor
@@ -137,6 +152,7 @@ def pack(samples: Sequence[Sample], objective: Objective, token_budget: int) -> 
     the budget: weights are those of the whole set.
     """
     weights = token_weights(samples, objective.aggregation)
+    scales = gradient_scale(samples, weights, objective.ratio)
     total_values = sum(len(s.value_targets) for s in samples)
     shared = _shared_beginning(samples)
     order = sorted(range(len(samples)), key=lambda i: len(samples[i].token_ids), reverse=True)
@@ -149,7 +165,7 @@ def pack(samples: Sequence[Sample], objective: Objective, token_budget: int) -> 
             room = token_budget - shared
         batches[-1].append(i)
         room -= length
-    return [_micro_batch([samples[i] for i in b], [weights[i] for i in b], shared, total_values) for b in batches]
+    return [_micro_batch(samples, rows, weights, scales, shared, total_values) for rows in batches]
 
 
 def _shared_beginning(samples: Sequence[Sample]) -> int:
@@ -166,7 +182,15 @@ def _shared_beginning(samples: Sequence[Sample]) -> int:
     return length if saved >= sum(len(s.token_ids) for s in samples) // 5 else 0
 
 
-def _micro_batch(samples: Sequence[Sample], weights: Sequence[Floats], shared: int, total_values: int) -> MicroBatch:
+def _micro_batch(
+    every: Sequence[Sample],
+    rows: Sequence[int],
+    weights: Sequence[Floats],
+    scales: Sequence[Floats],
+    shared: int,
+    total_values: int,
+) -> MicroBatch:
+    samples = [every[i] for i in rows]
     lengths = [len(s.token_ids) - shared for s in samples]
     # where each row's token 0 would stand, were its shared tokens laid down before its own
     starts = np.cumsum([0, *lengths[:-1]])
@@ -180,12 +204,16 @@ def _micro_batch(samples: Sequence[Sample], weights: Sequence[Floats], shared: i
         lengths=tuple(lengths),
         ids=_int64([samples[0].token_ids[:shared], *(s.token_ids[shared:] for s in samples)]),
         positions=_int64([np.arange(shared), *(np.arange(shared, len(s.token_ids)) for s in samples)]),
+        samples=tuple(rows),
         predicting=_int64(predicting),
         targets=_int64([s.token_ids[s.prompt_length :] for s in samples]),
         row=_int64([np.full(len(s.advantages), i) for i, s in enumerate(samples)]),
         logprobs=_float32([s.logprobs for s in samples]),
+        old_logprobs=_float32([s.old_logprobs if len(s.old_logprobs) else s.logprobs for s in samples]),
+        reference_logprobs=_float32([s.reference_logprobs for s in samples]),
+        ratio_scale=_float32([scales[i] for i in rows]),
         advantages=_float32([s.advantages for s in samples]),
-        weights=_float32(weights),
+        weights=_float32([weights[i] for i in rows]),
         temperatures=_float32([np.full(len(s.advantages), s.temperature) for s in samples]),
         value_at=_int64(value_at),
         value_targets=_float32([s.value_targets for s in samples]),

@@ -9,21 +9,23 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, Inputs
+from stepwell.algorithms.base import Algorithm, Inputs, Language
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
-from stepwell.errors import InvalidRequest, NotFound
+from stepwell.errors import ConfigError, InvalidRequest, NotFound
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import Lease, LeaseSpec
-from stepwell.trainer.checkpoint import Progress, load_checkpoint, save_checkpoint
-from stepwell.trainer.collate import MicroBatch, make_samples, whiten
-from stepwell.trainer.update import Learner
-from stepwell.types import Credit, Floats, Group, Sample, UpdateInfo
+from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
+from stepwell.trainer.collate import make_samples, whiten
+from stepwell.trainer.evidence import Evidence
+from stepwell.trainer.sweep import sweep_update
+from stepwell.trainer.update import Learner, Watch
+from stepwell.types import Group, Sample, UpdateInfo
 
 
 class TrainerConfig(Config):
@@ -58,6 +60,13 @@ class Run:
     pool: Pool
 
 
+def _unknown(what: object) -> Any:
+    raise ConfigError(f"the algorithm needs the model's language, which this trainer was not given: {str(what)[:80]}")
+
+
+_NO_LANGUAGE: Final = Language(tokenize=_unknown, action_mask=_unknown)
+
+
 class Trainer:
     """Executes an algorithm on what a pool holds."""
 
@@ -67,7 +76,8 @@ class Trainer:
         learner: Learner,
         algorithm: Algorithm,
         config: TrainerConfig,
-        on_micro_batch: Callable[[MicroBatch], None] | None = None,
+        on_micro_batch: Watch | None = None,
+        language: Language = _NO_LANGUAGE,
     ) -> None:
         """`on_micro_batch` sees each micro-batch just before it is trained on."""
         self._run = run
@@ -75,11 +85,13 @@ class Trainer:
         self._algorithm = algorithm
         self._config = config
         self._on_micro_batch = on_micro_batch
+        self._evidence = Evidence(learner, algorithm, language)
         self._unacknowledged: list[str] = []
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none. What a killed run still held is given back."""
         progress = load_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer)
+        self._evidence.snapshots = load_snapshots(self._checkpoints)
         for lease_id in progress.lease_ids if progress else ():
             self._acknowledge(lease_id)
         self._run.pool.release_all(self._run.name)
@@ -95,7 +107,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""
         progress = Progress(policy_version=self._learner.policy.version, lease_ids=tuple(self._unacknowledged))
-        save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress)
+        snapshots = self._evidence.snapshots
+        save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress, snapshots)
 
     async def updates(self, collect: Collect) -> AsyncIterator[UpdateInfo]:
         """Train until `config.updates` or `config.stop_at_reward`.
@@ -140,20 +153,42 @@ class Trainer:
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = _collection_metrics(groups)
-        samples = self._samples(groups)
+        if self._algorithm.regroup is not None:
+            groups = self._algorithm.regroup(groups)
+        self._evidence.refresh()
+        groups = self._evidence.penalised(groups)
+        inputs = self._evidence.inputs(groups)
+        metrics |= self._diagnosis(groups, inputs)
+        samples = self._samples(groups, inputs)
         if not samples:
+            return metrics | self._nothing_learnt(groups)
+        objective, sweep = self._algorithm.objective, self._algorithm.sweep
+        if sweep is not None:
+            return metrics | sweep_update(self._learner, samples, objective, sweep, self._on_micro_batch)
+        return metrics | self._learner.update(samples, objective, self._on_micro_batch)
+
+    def _nothing_learnt(self, groups: Sequence[Group]) -> dict[str, float]:
+        """The algorithm wants none of the steps in the loss: an update all the same, counted, that changes nothing."""
+        if not any(step.trainable for group in groups for t in group.trajectories for step in t.steps):
             raise InvalidRequest("none of the leased steps can be trained on: their tokens are unknown or aborted")
-        return metrics | self._learner.update(samples, self._algorithm.objective, self._on_micro_batch)
+        with self._learner.policy.writing():
+            self._learner.policy.version += 1
+        return {"trained_steps": 0.0, "optimizer_steps": 0.0}
 
-    def _samples(self, groups: Sequence[Group]) -> list[Sample]:
-        steps = [s for group in groups for t in group.trajectories for s in t.steps]
-        values = self._learner.values(steps, self._algorithm.needs_values)
-        credits = self._credits(groups, values)
-        return whiten(make_samples(groups, credits, values), self._algorithm.whiten)
+    def _diagnosis(self, groups: Sequence[Group], inputs: Inputs) -> dict[str, float]:
+        told: dict[str, list[float]] = {}
+        diagnose = self._algorithm.diagnose
+        for facts in (diagnose(group, inputs) for group in groups) if diagnose else ():
+            for name, value in facts.items():
+                told.setdefault(name, []).append(value)
+        teacher = self._evidence.snapshots.get("teacher")
+        versions = {} if teacher is None else {"teacher_version": float(teacher.version)}
+        return versions | {name: sum(values) / len(values) for name, values in told.items()}
 
-    def _credits(self, groups: Sequence[Group], values: dict[str, Floats]) -> dict[str, Credit]:
-        inputs = Inputs(values=values)
-        return {credit.step_id: credit for group in groups for credit in self._algorithm.assign(group, inputs)}
+    def _samples(self, groups: Sequence[Group], inputs: Inputs) -> list[Sample]:
+        algorithm = self._algorithm
+        credits = {credit.step_id: credit for group in groups for credit in algorithm.assign(group, inputs)}
+        return whiten(self._evidence.completed(make_samples(groups, credits, inputs.values)), algorithm.whiten)
 
     def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
         version = self._learner.policy.version

@@ -1,44 +1,77 @@
-"""The objectives, as functions of tensors.
+"""The objectives, as functions of tensors. Where each formula comes from: docs/papers.md.
 
-Shape letters: M response tokens, B samples, K supervised values.
+Shape letters: M response tokens, K supervised values, W vocabulary.
 """
 
 import torch
 from torch import Tensor
 
-from stepwell.algorithms.base import Objective
+from stepwell.algorithms.objective import KL, Objective
 
-MAX_LOG_RATIO = 10.0
-"""exp(10) is far outside every clip range; beyond it a ratio would only overflow."""
-
-
-def log_ratio(new_m: Tensor, old_m: Tensor, row_m: Tensor, kind: str) -> Tensor:
-    """Log of the probability ratio new/old at each response token, [M].
-
-    `token`: each token's own. `geo`: the mean over the tokens of its step, in the form of GSPO-token (Zheng et al.
-    2025, arXiv 2507.18071): its value is the step's, its gradient flows through the token's own log-probability, so
-    that the weighted sum over a step has the gradient of the step's geometric mean.
-    """
-    z = new_m - old_m
-    if kind == "geo":
-        rows = int(row_m.max()) + 1 if len(row_m) else 0
-        count = torch.zeros(rows, dtype=z.dtype).index_add(0, row_m, torch.ones_like(z))
-        mean = torch.zeros(rows, dtype=z.dtype).index_add(0, row_m, z.detach()) / count
-        z = mean[row_m] + new_m - new_m.detach()
-    return z.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+MAX_KL = 10.0
+"""Nats that one token's estimate of the divergence may have: k3 grows exponentially."""
 
 
 def policy_loss(
     log_ratio_m: Tensor, advantages_m: Tensor, weights_m: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate, weighted: (loss to minimise, scalar; mask [M] of the tokens whose gradient was clipped).
+    """The surrogate, weighted: (loss to minimise, scalar; mask [M] of the tokens whose ratio was clipped).
 
-    -Σ w · min(ρA, clip(ρ, 1-ε_low, 1+ε_high) A), Schulman et al. 2017 (arXiv 1707.06347) eq. 7.
+    `clip`: -Σ w·min(ρA, clip(ρ, 1-ε_low, 1+ε_high)·A), Schulman et al. 2017 (arXiv 1707.06347) eq. 7; with
+    `dual_clip` c, max(that, c·A) where A < 0, Ye et al. 2020 (arXiv 1912.09729) eq. 5.
+    `cispo`: -Σ w·sg[clip(ρ)]·A·log π, MiniMax 2025 (arXiv 2506.13585) eq. 4.
     """
+    low, high = objective.clip
     ratio = log_ratio_m.exp()
-    clipped = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    clipped = ratio.clamp(1 - low, 1 + high)
+    if objective.surrogate == "cispo":
+        weighed = clipped.detach() * advantages_m * log_ratio_m  # of log π, the ratio's gradient is all that counts
+        return -(weights_m * weighed).sum(), clipped.detach() != ratio.detach()
     free, bound = ratio * advantages_m, clipped * advantages_m
-    return -(weights_m * torch.minimum(free, bound)).sum(), bound < free
+    least = torch.minimum(free, bound)
+    flat = bound < free
+    if objective.dual_clip is not None:
+        floor = objective.dual_clip * advantages_m
+        beyond = (advantages_m < 0) & (least < floor)
+        least, flat = torch.where(beyond, floor, least), flat | beyond
+    return -(weights_m * least).sum(), flat
+
+
+def kl_estimate(new_m: Tensor, reference_m: Tensor, kind: KL) -> Tensor:
+    """Each token's estimate of KL(policy ‖ reference), [M], nats (Schulman 2020, "Approximating KL divergence").
+
+    With x = log π_ref - log π, for tokens sampled by the policy: `k1` -x (unbiased, may be negative), `k2` x²/2, `k3`
+    exp(x) - x - 1 (unbiased, never negative). At most 10 nats per token.
+    """
+    x = (reference_m - new_m).clamp(-20, 20)
+    if kind == "k1":
+        return -x
+    estimate = 0.5 * x.square() if kind == "k2" else torch.expm1(x) - x
+    return estimate.clamp(max=MAX_KL)
+
+
+def entropy(logp_mw: Tensor) -> Tensor:
+    """Entropy of the distribution at each token, [M], nats, from all log-probabilities [M, W]."""
+    return -(logp_mw.exp() * logp_mw).sum(-1)
+
+
+def correction_weights(old_m: Tensor, rollout_m: Tensor, row_m: Tensor, objective: Objective) -> Tensor:
+    """Importance weights [M] from the policy that sampled to the ratio's denominator; without gradient.
+
+    exp(old - rollout), of the token or multiplied over its step: truncated at the cap (TIS, Yao et al. 2025), or 0
+    outside [1/cap, cap] (MIS, as IcePop does).
+    """
+    z = (old_m - rollout_m).detach()
+    if objective.correction == "none":
+        return torch.ones_like(z)
+    if objective.correction_level == "step":
+        rows = int(row_m.max()) + 1 if len(row_m) else 0
+        z = torch.zeros(rows, dtype=z.dtype).index_add(0, row_m, z)[row_m]
+    weights = z.clamp(-20, 20).exp()
+    cap = objective.correction_cap
+    if objective.correction == "truncate":
+        return weights.clamp(max=cap)
+    return torch.where((weights >= 1 / cap) & (weights <= cap), weights, torch.zeros_like(weights))
 
 
 def value_loss(values_k: Tensor, targets_k: Tensor, old_k: Tensor, weights_k: Tensor, clip: float) -> Tensor:

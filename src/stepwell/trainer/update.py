@@ -1,54 +1,44 @@
-"""One update: the critic's values before it, and the optimiser step that makes the next policy version.
+"""One update: the critic's values before it, and the optimiser steps that make the next policy version.
 
 Shape letters: M response tokens, K supervised values.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from stepwell.algorithms.base import Objective, Scope
-from stepwell.config import Config
+from stepwell.algorithms.base import Scope
+from stepwell.algorithms.objective import Objective
 from stepwell.errors import NonFiniteUpdate
 from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
 from stepwell.policy.scoring import prompt_hidden
 from stepwell.trainer.collate import MicroBatch, pack
-from stepwell.trainer.losses import MAX_LOG_RATIO, log_ratio, policy_loss, value_loss
+from stepwell.trainer.losses import correction_weights, entropy, kl_estimate, policy_loss, value_loss
+from stepwell.trainer.metrics import Totals
+from stepwell.trainer.optimizer import OptimizerConfig, make_optimizer, set_learning_rates
+from stepwell.trainer.ratios import log_ratio
 from stepwell.types import Floats, Sample, Step
 
+Watch = Callable[[MicroBatch], None]
+"""Sees each micro-batch before its forward pass: for checks and counters."""
 
-class LearnerConfig(Config):
-    """The optimiser."""
 
-    lr: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
-    """AdamW's learning rate for the policy."""
-    critic_lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
-    """AdamW's learning rate for the value head."""
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """AdamW's decoupled weight decay, policy only."""
-    grad_clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the policy's gradient; it is scaled down to this."""
+class LearnerConfig(OptimizerConfig):
+    """The optimiser, and how an update is cut into its steps."""
+
+    epochs: int = Field(default=1, ge=1)
+    """How often an update goes through its samples."""
+    minibatch_steps: int | None = Field(default=None, ge=1)
+    """Samples (steps of agents) per optimiser step, in an order that is shuffled for each epoch; null: all at once."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; bounds memory, changes no result."""
-
-
-@dataclass(slots=True)
-class _Totals:
-    """What an update measures, summed over micro-batches."""
-
-    tokens: int = 0
-    policy_loss: float = 0.0
-    value_loss: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    kl: float = 0.0
-    ratio_sum: float = 0.0
-    ratio_error: float = 0.0
+    seed: int = Field(default=0, ge=0)
+    """Of the shuffles; with the update's and the epoch's number it gives the order, so a resumed run has the same."""
 
 
 class Learner:
@@ -56,113 +46,179 @@ class Learner:
 
     def __init__(self, policy: Policy, config: LearnerConfig) -> None:
         self.policy = policy
-        self._config = config
-        self._parameters = policy.trainable_parameters()
-        self._critic = list(policy.value_head.parameters())
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": self._parameters, "lr": config.lr, "weight_decay": config.weight_decay},
-                {"params": self._critic, "lr": config.critic_lr, "weight_decay": 0.0},
-            ],
-            betas=(0.9, 0.95),
-        )
+        self.config = config
+        self.optimizer = make_optimizer(policy, config)
 
     @torch.no_grad()
     def values(self, steps: Sequence[Step], scope: Scope) -> dict[str, Floats]:
-        """The critic's values by step id, float32 [V]: V = 1 for "step", R for "token", no entries for "none"."""
+        """The critic's values by step id, float32 [V]: V = 1 for "step", R for "token", no entries for "none".
+
+        Of a step beside the agent's work, whose answer counts for nothing, it is always the one of its prompt.
+        """
         if scope == "none" or not steps:
             return {}
-        if scope == "step":
-            values = self.policy.values(prompt_hidden(self.policy, [s.prompt_ids for s in steps])).numpy()
-            return {step.id: values[i : i + 1] for i, step in enumerate(steps)}
-        return {step.id: self._token_values(step) for step in steps}
+        at_prompt = [step for step in steps if scope == "step" or step.side]
+        values = self._prompt_values([step.prompt_ids for step in at_prompt])
+        found = {step.id: values[i : i + 1] for i, step in enumerate(at_prompt)}
+        return found | {step.id: self._token_values(step) for step in steps if step.id not in found}
 
-    def _token_values(self, step: Step) -> Floats:
-        ids = torch.from_numpy(np.concatenate([step.prompt_ids, step.response_ids]).astype(np.int64))
-        hidden = self.policy.hidden(ids, torch.arange(len(ids)), PackedRows([len(ids)]))
-        values: Floats = self.policy.values(hidden[len(step.prompt_ids) - 1 : -1]).numpy()
+    def _prompt_values(self, prompts: Sequence[np.ndarray]) -> Floats:
+        if not prompts:
+            return np.empty(0, np.float32)
+        if self.policy.own_critic:
+            return np.concatenate([self._states_values(prompt, len(prompt) - 1) for prompt in prompts])
+        values: Floats = self.policy.values(prompt_hidden(self.policy, prompts)).numpy()
         return values
 
-    def update(
-        self,
-        samples: Sequence[Sample],
-        objective: Objective,
-        on_micro_batch: Callable[[MicroBatch], None] | None = None,
-    ) -> dict[str, float]:
+    def _token_values(self, step: Step) -> Floats:
+        ids = np.concatenate([step.prompt_ids, step.response_ids[:-1]])
+        return self._states_values(ids, len(step.prompt_ids) - 1)[: len(step.response_ids)]
+
+    def _states_values(self, ids: np.ndarray, start: int) -> Floats:
+        """Values after each of `ids` from place `start` on."""
+        packed, positions, plan = torch.from_numpy(ids.astype(np.int64)), torch.arange(len(ids)), PackedRows([len(ids)])
+        hidden = None if self.policy.own_critic else self.policy.hidden(packed, positions, plan)
+        states = self.policy.critic_states(hidden, packed, positions, plan)
+        values: Floats = self.policy.values(states[start:]).numpy()
+        return values
+
+    def update(self, samples: Sequence[Sample], objective: Objective, watch: Watch | None = None) -> dict[str, float]:
         """Make the next policy version from these samples and give what was measured on the way.
 
-        Gradients are accumulated over micro-batches, so their size changes no result beyond float rounding.
+        Gradients are accumulated over micro-batches, so their size changes no result beyond float rounding. The local
+        engine samples nothing between the first optimiser step and the last.
 
         Args:
             samples: at least one.
             objective: the loss.
-            on_micro_batch: called with each micro-batch before its forward pass: for checks and counters.
+            watch: called with each micro-batch.
 
         Raises:
-            NonFiniteUpdate: a gradient is NaN or infinite; weights and version are as before.
+            NonFiniteUpdate: no optimiser step had a finite gradient; weights and version are as before. Where only some
+                had none, those are skipped, and counted as `skipped_optimizer_steps`.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        totals = _Totals()
-        for batch in pack(samples, objective, self._config.micro_batch_tokens):
-            if on_micro_batch:
-                on_micro_batch(batch)
-            self._accumulate(batch, objective, totals)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip)
-        critic_norm = torch.nn.utils.clip_grad_norm_(self._critic, self._config.grad_clip)
+        with Updating(self, objective, watch) as update:
+            for part in self._parts(samples):
+                update.step(part)
+        return update.metrics(samples)
+
+    def _parts(self, samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
+        size = self.config.minibatch_steps or len(samples)
+        for epoch in range(self.config.epochs):
+            if size >= len(samples):
+                yield samples
+                continue
+            order = np.random.default_rng([self.config.seed, self.policy.version, epoch]).permutation(len(samples))
+            for start in range(0, len(samples), size):
+                yield [samples[i] for i in order[start : start + size]]
+
+
+class Updating:
+    """An update under way: any number of optimiser steps, and then the next version."""
+
+    def __init__(self, learner: Learner, objective: Objective, watch: Watch | None) -> None:
+        self._learner = learner
+        self._policy = learner.policy
+        self._config = learner.config
+        self._optimizer = learner.optimizer
+        self._objective = objective
+        self._watch = watch
+        self._held = ExitStack()
+        self._totals = Totals()
+        self._norm = float("nan")
+        self._lr = set_learning_rates(learner.optimizer, learner.config, learner.policy.version)
+
+    def __enter__(self) -> "Updating":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Publish the version; not if something went wrong, or nothing was changed."""
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._held:
+            if kind is None and self._totals.optimizer_steps:
+                self._policy.version += 1
+        if kind is None and not self._totals.optimizer_steps:
+            raise NonFiniteUpdate(f"the gradient is not finite (norm {self._norm}); the weights were left as they were")
+
+    def step(self, samples: Sequence[Sample]) -> None:
+        """One optimiser step on `samples`, at least one."""
+        self._optimizer.zero_grad(set_to_none=True)
+        batches = pack(samples, self._objective, self._config.micro_batch_tokens)
+        for batch, shared in zip(batches, self._shared(batches, samples), strict=True):
+            if self._watch:
+                self._watch(batch)
+            self._accumulate(batch, shared)
+        norm = torch.nn.utils.clip_grad_norm_(self._policy.trainable_parameters(), self._config.grad_clip)
+        critic_norm = torch.nn.utils.clip_grad_norm_(self._policy.critic_parameters(), self._config.grad_clip)
         if not (torch.isfinite(norm) and torch.isfinite(critic_norm)):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteUpdate(f"the gradient is not finite (norm {norm}); the weights were left as they were")
-        with self.policy.writing():
-            self.optimizer.step()
-            self.policy.version += 1
-        self.optimizer.zero_grad(set_to_none=True)
-        return _metrics(totals, samples, float(norm))
+            self._totals.skipped += 1
+            self._norm = float(norm)
+            return
+        if not self._totals.optimizer_steps:
+            self._held.enter_context(self._policy.writing())
+        self._optimizer.step()
+        self._totals.optimizer_steps += 1
+        self._totals.grad_norms += float(norm)
 
-    def _accumulate(self, batch: MicroBatch, objective: Objective, totals: _Totals) -> None:
-        hidden = self.policy.hidden(batch.ids, batch.positions, PackedRows(batch.lengths, batch.shared))
-        logp = (self.policy.logits(hidden[batch.predicting]) / batch.temperatures[:, None]).log_softmax(-1)
-        new = logp.gather(1, batch.targets[:, None]).squeeze(1)
-        ratios = log_ratio(new, batch.logprobs, batch.row, objective.ratio)
-        loss, clipped = policy_loss(ratios, batch.advantages, batch.weights, objective)
-        values = self.policy.values(hidden[batch.value_at])
-        critic = value_loss(values, batch.value_targets, batch.old_values, batch.value_weights, objective.value_clip)
-        (loss + objective.value_coefficient * critic).backward()
-        _measure(totals, batch, logp.detach(), new.detach(), clipped, loss.item(), critic.item())
+    def metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """What was measured, once the update is over."""
+        return self._totals.named(samples) | {"lr": self._lr}
 
+    def _shared(self, batches: Sequence[MicroBatch], samples: Sequence[Sample]) -> list[Tensor | None]:
+        """For ratios that span micro-batches, what those at hand cannot tell (see `log_ratio`): a pass of its own."""
+        kind = self._objective.ratio
+        if kind not in ("sqrt", "sequence"):
+            return [None] * len(batches)
+        with torch.no_grad():
+            differences = [self._logprobs(batch)[1] - batch.old_logprobs for batch in batches]
+        if kind == "sqrt":
+            return [torch.cat(differences).mean()] * len(batches)
+        names = {name: number for number, name in enumerate(dict.fromkeys(s.trajectory_id for s in samples))}
+        of_sample = torch.tensor([names[s.trajectory_id] for s in samples])
+        units = [of_sample[torch.tensor(batch.samples)][batch.row] for batch in batches]
+        unit, z = torch.cat(units), torch.cat(differences)
+        count = torch.zeros(len(names)).index_add(0, unit, torch.ones_like(z))
+        mean = torch.zeros(len(names)).index_add(0, unit, z) / count.clamp(min=1)
+        return [mean[of_batch] for of_batch in units]
 
-def _measure(
-    totals: _Totals, batch: MicroBatch, logp_mw: Tensor, new_m: Tensor, clipped_m: Tensor, policy: float, critic: float
-) -> None:
-    difference = (new_m - batch.logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = difference.exp()
-    totals.tokens += len(new_m)
-    totals.policy_loss += policy
-    totals.value_loss += critic
-    totals.entropy += float(-(logp_mw.exp() * logp_mw).sum())
-    totals.clipped += float(clipped_m.sum())
-    totals.kl += float((torch.expm1(difference) - difference).sum())
-    totals.ratio_sum += float(ratio.sum())
-    totals.ratio_error = max(totals.ratio_error, float((ratio - 1).abs().max()) if len(ratio) else 0.0)
+    def _logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [N, E], and log-probabilities of the response tokens [M] and of all tokens there [M, W]."""
+        hidden = self._policy.hidden(batch.ids, batch.positions, PackedRows(batch.lengths, batch.shared))
+        logp = (self._policy.logits(hidden[batch.predicting]) / batch.temperatures[:, None]).log_softmax(-1)
+        return hidden, logp.gather(1, batch.targets[:, None]).squeeze(1), logp
 
+    def _accumulate(self, batch: MicroBatch, shared: Tensor | None) -> None:
+        objective, totals = self._objective, self._totals
+        hidden, new, logp = self._logprobs(batch)
+        ratios = log_ratio(
+            new, batch.old_logprobs, batch.row, objective.ratio, scale_m=batch.ratio_scale, shared=shared
+        )
+        weights = batch.weights * correction_weights(batch.old_logprobs, batch.logprobs, batch.row, objective)
+        loss, clipped = policy_loss(ratios, batch.advantages, weights, objective)
+        totals.policy_loss += loss.item()
+        totals.entropy += float(entropy(logp.detach()).sum())
+        totals.clipped += float(clipped.sum())
+        totals.tokens_seen(new.detach(), batch.old_logprobs, batch.logprobs, batch.reference_logprobs)
+        critic = self._critic_loss(batch, hidden)
+        totals.value_loss += critic.item()
+        (loss + self._regularised(batch, new, logp) + objective.value_coefficient * critic).backward()
 
-def _metrics(totals: _Totals, samples: Sequence[Sample], grad_norm: float) -> dict[str, float]:
-    tokens = max(totals.tokens, 1)
-    targets = np.concatenate([s.value_targets for s in samples])
-    old = np.concatenate([s.old_values for s in samples])
-    metrics = {
-        "policy_loss": totals.policy_loss,
-        "value_loss": totals.value_loss,
-        "entropy": totals.entropy / tokens,
-        "approx_kl": totals.kl / tokens,
-        "clip_fraction": totals.clipped / tokens,
-        "ratio_mean": totals.ratio_sum / tokens,
-        "ratio_error": totals.ratio_error,
-        "grad_norm": grad_norm,
-        "zero_advantage_rate": float(np.mean([not s.advantages.any() for s in samples])),
-        "trained_steps": float(len(samples)),
-        "trained_tokens": float(sum(len(s.token_ids) for s in samples)),
-        "response_tokens": float(totals.tokens),
-    }
-    if len(targets) > 1 and targets.var() > 0:
-        metrics["explained_variance"] = float(1 - (targets - old).var() / targets.var())
-    return metrics
+    def _regularised(self, batch: MicroBatch, new: Tensor, logp: Tensor) -> Tensor:
+        """What is added to the policy's loss: divergence from the reference, and entropy."""
+        objective, extra = self._objective, torch.zeros(())
+        if objective.kl_coefficient and objective.kl_in == "loss":
+            divergence = kl_estimate(new, batch.reference_logprobs, objective.kl_estimator)
+            extra = extra + objective.kl_coefficient * (batch.weights * divergence).sum()
+        if objective.entropy_coefficient:
+            extra = extra - objective.entropy_coefficient * (batch.weights * entropy(logp)).sum()
+        return extra
+
+    def _critic_loss(self, batch: MicroBatch, hidden: Tensor) -> Tensor:
+        if not len(batch.value_at):
+            return torch.zeros(())
+        plan = PackedRows(batch.lengths, batch.shared)
+        states = self._policy.critic_states(hidden, batch.ids, batch.positions, plan)
+        values = self._policy.values(states[batch.value_at])
+        return value_loss(
+            values, batch.value_targets, batch.old_values, batch.value_weights, self._objective.value_clip
+        )

@@ -32,8 +32,9 @@ def to_dataproto(groups: Sequence[Group], *, pad_token_id: int, multiple_of: int
         `batch`: `prompts` int64 [B, P]; `responses` int64 [B, R]; `input_ids`, `attention_mask`, `position_ids` int64
         [B, P+R]; `response_mask` int64 [B, R]; `rollout_log_probs` and `old_log_probs` float32 [B, R], as sampled;
         `token_level_scores` and `token_level_rewards` float32 [B, R], each step's reward at its last token.
-        `non_tensor_batch`, object [B]: `uid` (the group), `trajectory_uid`, `step_uid`; `step_index` int64 [B];
-        `trajectory_reward` float64 [B]; `padding` bool [B]. `meta_info`: `temperature`.
+        `non_tensor_batch`, object [B]: `uid` (the group), `trajectory_uid`, `step_uid`, `side` (of `Step`), `status`
+        (of `Trajectory`); `step_index` int64 [B]; `trajectory_reward` float64 [B]; `padding` bool [B]. `meta_info`:
+        `temperature`.
 
     Raises:
         InvalidRecord: there is no step, a trajectory has none, its reward is unknown, or the steps were sampled at
@@ -52,6 +53,7 @@ def to_dataproto(groups: Sequence[Group], *, pad_token_id: int, multiple_of: int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     group_id: str
+    trajectory: Trajectory
     step: Step
     step_reward: float
     trajectory_reward: float
@@ -63,7 +65,13 @@ def _rows(group_id: str, trajectory: Trajectory) -> Iterator[_Row]:
     if not trajectory.steps:
         raise InvalidRecord(f"trajectory {trajectory.info.id} has no step, so its reward would be lost to its group")
     for step, reward in zip(trajectory.steps, trajectory.step_rewards, strict=True):
-        yield _Row(group_id=group_id, step=step, step_reward=reward, trajectory_reward=trajectory.reward)
+        yield _Row(
+            group_id=group_id,
+            trajectory=trajectory,
+            step=step,
+            step_reward=reward,
+            trajectory_reward=trajectory.reward,
+        )
 
 
 def _temperature(steps: Sequence[Step]) -> float:
@@ -84,6 +92,8 @@ def _names(rows: Sequence[_Row], padding: int) -> dict[str, npt.NDArray[Any]]:
         "uid": np.array([row.group_id for row in rows] + extra, object),
         "trajectory_uid": np.array([row.step.trajectory_id for row in rows] + extra, object),
         "step_uid": np.array([row.step.id for row in rows] + extra, object),
+        "side": np.array([row.step.side for row in rows] + [""] * padding, object),
+        "status": np.array([row.trajectory.status for row in rows] + ["terminated"] * padding, object),
         "step_index": np.array([row.step.index for row in rows] + zeros, np.int64),
         "trajectory_reward": np.array([row.trajectory_reward for row in rows] + zeros, np.float64),
         "padding": np.arange(len(rows) + padding) >= len(rows),

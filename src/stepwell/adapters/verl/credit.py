@@ -13,7 +13,7 @@ from verl import DataProto
 from stepwell.algorithms.base import Algorithm, Inputs
 from stepwell.errors import InvalidRequest
 from stepwell.trainer.collate import make_samples, whiten
-from stepwell.types import Floats, Group, GroupInfo, Step, Trajectory, TrajectoryInfo
+from stepwell.types import Floats, Group, GroupInfo, Ids, Step, Trajectory, TrajectoryInfo
 
 
 def advantages(data: DataProto, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
@@ -28,8 +28,10 @@ def advantages(data: DataProto, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
         target for a value, the target is the old value, so that it pulls nowhere.
 
     Raises:
-        InvalidRequest: the algorithm needs a critic, but there are no values.
+        InvalidRequest: the algorithm needs a critic, but there are no values; or it is not usable here.
     """
+    if not is_usable(algorithm):
+        raise InvalidRequest(f"{algorithm.name} reads log-probabilities that veRL does not hand over; train it here")
     layout = _Layout(data)
     values = layout.values(algorithm)
     groups = layout.groups()
@@ -47,6 +49,11 @@ def advantages(data: DataProto, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
     return found, returns * data.batch["response_mask"]
 
 
+def is_usable(algorithm: Algorithm) -> bool:
+    """Whether it reads nothing but what veRL hands over: rewards, and values of a critic."""
+    return algorithm.teacher is None and not algorithm.needs_logprobs
+
+
 class _Layout:
     """Which steps, trajectories and groups the rows of a batch are; a step's id is its row."""
 
@@ -56,6 +63,8 @@ class _Layout:
         own = np.array([str(row) for row in range(count)], object)
         self._groups = names.get("uid", own)
         self._trajectories = names.get("trajectory_uid", own)
+        self._sides = names.get("side", np.full(count, "", object))
+        self._statuses = names.get("status", np.full(count, "terminated", object))
         self._indices = np.asarray(names.get("step_index", np.zeros(count)), np.int64)
         self._rows = np.flatnonzero(~np.asarray(names.get("padding", np.zeros(count)), bool)).tolist()
         self._rewards = data.batch["token_level_rewards"].sum(dim=-1).double().tolist()
@@ -70,6 +79,17 @@ class _Layout:
         attended: Tensor = self._data.batch["attention_mask"][row, -len(mask) :].bool()
         return attended
 
+    def _prompt(self, row: int) -> Ids:
+        """The row's prompt without its padding; where the batch has none, one that no other row has."""
+        batch = self._data.batch
+        if "prompts" not in batch:
+            return np.array([row], np.int32)
+        prompt: Ids = batch["prompts"][row].cpu().numpy().astype(np.int32)
+        if "attention_mask" not in batch:
+            return prompt
+        attended: Ids = prompt[batch["attention_mask"][row, : len(prompt)].cpu().numpy().astype(bool)]
+        return attended
+
     def values(self, algorithm: Algorithm) -> dict[str, Floats]:
         """The critic's values by step id, where the algorithm reads them."""
         if algorithm.needs_values == "none":
@@ -79,8 +99,11 @@ class _Layout:
                 f"{algorithm.name} needs a critic, but the batch has no values; set critic.enable=True"
             )
         values = self._data.batch["values"].float().cpu()
-        at_start = algorithm.needs_values == "step"  # before the first response token, so at the last prompt token
-        return {str(r): (values[r, :1] if at_start else values[r, self.positions[r].cpu()]).numpy() for r in self._rows}
+        found = {}
+        for row in self._rows:  # before the first response token is at the last prompt token
+            at_start = algorithm.needs_values == "step" or self._sides[row]
+            found[str(row)] = (values[row, :1] if at_start else values[row, self.positions[row].cpu()]).numpy()
+        return found
 
     def groups(self) -> list[Group]:
         """The rows as groups of trajectories; of the steps only what credit assignment looks at."""
@@ -100,7 +123,8 @@ class _Layout:
         rewards = tuple(self._rewards[row] for row in ordered)
         info = TrajectoryInfo(id=f"trajectory-{rows[0]}")
         steps = tuple(self._step(info.id, row) for row in ordered)
-        return Trajectory(info=info, steps=steps, step_rewards=rewards, reward=sum(rewards), status="terminated")
+        status = self._statuses[rows[0]]
+        return Trajectory(info=info, steps=steps, step_rewards=rewards, reward=sum(rewards), status=status)
 
     def _step(self, trajectory_id: str, row: int) -> Step:
         size = len(self.positions[row])
@@ -108,8 +132,9 @@ class _Layout:
             id=str(row),
             trajectory_id=trajectory_id,
             index=int(self._indices[row]),
-            prompt_ids=np.zeros(1, np.int32),
+            prompt_ids=self._prompt(row),
             response_ids=np.zeros(size, np.int32),
             logprobs=np.zeros(size, np.float32),
             finish_reason="stop" if self._mask[row].any() else "abort",
+            side=self._sides[row],
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 from verl import DataProto
 from verl.trainer.ppo import core_algos, ray_trainer
 
-from stepwell.adapters.verl.credit import advantages
+from stepwell.adapters.verl.credit import advantages, is_usable
 from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import AlgorithmConfig
 from stepwell.errors import InvalidRequest
@@ -33,12 +33,14 @@ def register(algorithms: Mapping[str, AlgorithmConfig] | None = None) -> tuple[s
     `stepwell.adapters.verl.plugin` there, which calls this. Calling it again changes nothing.
 
     Args:
-        algorithms: Their settings by name; None: every algorithm of `stepwell.algorithms` with its own.
+        algorithms: Their settings by name; None: every algorithm of `stepwell.algorithms` with its own, but for those
+            that read log-probabilities of a teacher or of the current policy, which veRL does not hand over.
 
     Raises:
         ValueError: from veRL, if a name was registered with other settings.
     """
-    chosen = {name: kind() for name, kind in ALGORITHMS.items()} if algorithms is None else algorithms
+    own = {name: kind() for name, kind in ALGORITHMS.items() if is_usable(kind().build())}
+    chosen = own if algorithms is None else algorithms
     for name, config in chosen.items():
         core_algos.register_adv_est(f"stepwell_{name}")(_estimator(config))
     _wrap("compute_advantage", ray_trainer.compute_advantage, _keeping)

@@ -1,0 +1,89 @@
+"""What an update measures, under the names that the field uses.
+
+Shape letters: M response tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.trainer.losses import kl_estimate
+from stepwell.trainer.ratios import MAX_LOG_RATIO
+from stepwell.types import Sample
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the micro-batches of an update."""
+
+    tokens: int = 0
+    optimizer_steps: int = 0
+    skipped: int = 0
+    policy_loss: float = 0.0
+    value_loss: float = 0.0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    kl: float = 0.0
+    reference_kl: float = 0.0
+    ratio_sum: float = 0.0
+    ratio_max: float = 0.0
+    ratio_error: float = 0.0
+    gap: float = 0.0
+    gap_max: float = 0.0
+    correction: float = 0.0
+    grad_norms: float = 0.0
+
+    @torch.no_grad()
+    def tokens_seen(self, new_m: Tensor, old_m: Tensor, rollout_m: Tensor, reference_m: Tensor) -> None:
+        """Compare the log-probabilities of response tokens: now, before the update, as sampled, of the reference."""
+        difference = (new_m - old_m).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratio = difference.exp()
+        gap = (new_m - rollout_m).abs()
+        self.tokens += len(new_m)
+        self.kl += float((torch.expm1(difference) - difference).sum())
+        self.ratio_sum += float(ratio.sum())
+        self.gap += float(gap.sum())
+        if len(reference_m):
+            self.reference_kl += float(kl_estimate(new_m, reference_m, "k3").sum())
+        if len(ratio):
+            self.ratio_max = max(self.ratio_max, float(ratio.max()))
+            self.ratio_error = max(self.ratio_error, float((ratio - 1).abs().max()))
+            self.gap_max = max(self.gap_max, float(gap.max()))
+
+    def named(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """All of it by name, with what is known of the `samples` that the update trained on."""
+        tokens, steps = max(self.tokens, 1), max(self.optimizer_steps, 1)
+        metrics = {
+            "policy_loss": self.policy_loss / steps,
+            "value_loss": self.value_loss / steps,
+            "entropy": self.entropy / tokens,
+            "approx_kl": self.kl / tokens,
+            "clip_fraction": self.clipped / tokens,
+            "ratio_mean": self.ratio_sum / tokens,
+            "ratio_max": self.ratio_max,
+            "ratio_error": self.ratio_error,
+            "logprob_gap_mean": self.gap / tokens,
+            "logprob_gap_max": self.gap_max,
+            "grad_norm": self.grad_norms / steps,
+            "optimizer_steps": float(self.optimizer_steps),
+            "skipped_optimizer_steps": float(self.skipped),
+            "zero_advantage_rate": float(np.mean([not s.advantages.any() for s in samples])),
+            "trained_steps": float(len(samples)),
+            "trained_tokens": float(sum(len(s.token_ids) for s in samples)),
+            "response_tokens": float(sum(len(s.advantages) for s in samples)),
+        }
+        if any(len(s.reference_logprobs) for s in samples):
+            metrics["reference_kl"] = self.reference_kl / tokens
+        return metrics | _critic(samples)
+
+
+def _critic(samples: Sequence[Sample]) -> dict[str, float]:
+    """Share of the targets' variance that the values before the update explain; nothing where targets do not vary."""
+    targets = np.concatenate([s.value_targets for s in samples])
+    old = np.concatenate([s.old_values for s in samples])
+    if len(targets) < 2 or not targets.var() > 0:
+        return {}
+    return {"explained_variance": float(1 - (targets - old).var() / targets.var())}

@@ -1,0 +1,64 @@
+"""AdamW for the policy and its critic, with a learning rate that follows a schedule."""
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from stepwell.config import Config
+from stepwell.policy.model import Policy
+
+
+class OptimizerConfig(Config):
+    """AdamW and its schedule, counted in updates, so that it does not depend on how an update is cut."""
+
+    lr: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    """AdamW's learning rate for the policy."""
+    critic_lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    """AdamW's learning rate for the value head, and for the critic's own model."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """AdamW's decoupled weight decay, policy only."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moment."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the policy's gradient; it is scaled down to this."""
+    warmup_updates: int = Field(default=0, ge=0)
+    """Updates over which the learning rates rise linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How they fall afterwards."""
+    schedule_updates: int = Field(default=0, ge=0)
+    """Update at which a falling schedule ends, at `schedule_end` of the learning rate."""
+    schedule_end: float = Field(default=0.0, ge=0, le=1)
+    """See `schedule_updates`."""
+
+
+def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
+    """Group 0 is the policy, group 1 the critic."""
+    return torch.optim.AdamW(
+        [
+            {"params": policy.trainable_parameters(), "lr": config.lr, "weight_decay": config.weight_decay},
+            {"params": policy.critic_parameters(), "lr": config.critic_lr, "weight_decay": 0.0},
+        ],
+        betas=config.betas,
+    )
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, config: OptimizerConfig, update: int) -> float:
+    """Set what is due in the update after `update` earlier ones; gives the policy's learning rate."""
+    share = schedule_share(config, update)
+    for group, rate in zip(optimizer.param_groups, (config.lr, config.critic_lr), strict=True):
+        group["lr"] = rate * share
+    return config.lr * share
+
+
+def schedule_share(config: OptimizerConfig, update: int) -> float:
+    """The share of the learning rate that is due in the update after `update` earlier ones, in 0..1."""
+    if update < config.warmup_updates:
+        return (update + 1) / config.warmup_updates
+    falling = config.schedule_updates - config.warmup_updates
+    if config.schedule == "constant" or falling <= 0:
+        return 1.0
+    done = min(1.0, (update - config.warmup_updates) / falling)
+    left = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return config.schedule_end + (1 - config.schedule_end) * left
