@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from docs import generate
+from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import AlgorithmConfig, Inputs
 from stepwell.config import component_config
 from stepwell.engines import ENGINES
@@ -180,3 +181,8 @@ def _leads_somewhere(page: Path, target: str) -> bool:
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_algorithm_has_its_line_where_one_is_chosen() -> None:
+    page = (generate.REFERENCE.parent / "howto" / "choose_an_algorithm.md").read_text(encoding="utf-8")
+    assert [name for name in ALGORITHMS if f"`{name}`" not in page] == []

@@ -279,3 +279,31 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict, words: 
 def test_the_clip_range_follows_the_kind_of_ratio_unless_it_is_set(kind: str) -> None:
     assert Objective(ratio=kind).clip == CLIP[kind]
     assert Objective(ratio=kind, clip_low=0.1).clip == (0.1, CLIP[kind][1])
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_of_the_divergence_are_its_difference_quotients(kind: str, seed: int) -> None:
+    new, reference = random(seed, 1.0), random(seed + 10, 1.0)
+    leaf = new.clone().requires_grad_()
+    (WEIGHTS * kl_estimate(leaf, reference, kind)).sum().backward()
+    slopes = difference_quotient(lambda at: (WEIGHTS * kl_estimate(at, reference, kind)).sum(), new)
+    torch.testing.assert_close(leaf.grad, slopes, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_of_the_entropy_is_its_difference_quotient(seed: int) -> None:
+    logits = random(seed, 1.0)
+    leaf = logits.clone().requires_grad_()
+    entropy(leaf[None].log_softmax(-1)).sum().backward()
+    slopes = difference_quotient(lambda at: entropy(at[None].log_softmax(-1)).sum(), logits)
+    torch.testing.assert_close(leaf.grad, slopes, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_of_cispo_is_the_difference_quotient_with_its_weights_held(seed: int) -> None:
+    objective = Objective(surrogate="cispo", clip_low=0.3, clip_high=0.1)
+    new, old, advantages = random(seed, 1.0), random(seed + 100, 1.0), random(seed + 200, 2.0)
+    held = (new - old).exp().clamp(0.7, 1.1)
+    slopes = difference_quotient(lambda at: -(WEIGHTS * held * advantages * at).sum(), new)
+    torch.testing.assert_close(gradient(new, old, advantages, objective), slopes, atol=1e-7, rtol=1e-6)

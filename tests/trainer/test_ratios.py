@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from stepwell.algorithms.objective import Objective
 from stepwell.trainer.collate import token_weights
+from stepwell.trainer.losses import policy_loss
 from stepwell.trainer.ratios import gradient_scale, log_ratio
 from tests.trainer.builders import make_sample
 
@@ -169,3 +171,40 @@ def test_ratios_that_would_overflow_stay_finite_and_so_do_their_gradients(kind: 
 def test_tokens_without_weight_have_no_pull() -> None:
     weights = [np.zeros(3, np.float32), np.full(1, 0.5, np.float32), np.full(2, 0.25, np.float32)]
     assert gradient_scale(SAMPLES, weights, "exact")[0].tolist() == [0.0] * 3
+
+
+def surrogate(at: Tensor, old: Tensor, advantage: Tensor, weights: Tensor, kind: str, mean: Tensor) -> Tensor:
+    """PPO's clipped objective of the units' ratios, written out; what is a constant of the update is `mean`."""
+    z = at - old
+    of_row = torch.stack([z[row == ROWS].mean() for row in ROWS])
+    length = torch.stack([(row == ROWS).sum() for row in ROWS]).to(z.dtype)
+    logs = {
+        "token": z,
+        "geo": of_row,
+        "exact": length * of_row,
+        "sqrt": mean + length.sqrt() * (of_row - mean),
+        "sequence": torch.stack([z[t == TRAJECTORY].mean() for t in TRAJECTORY]),
+    }[kind]
+    ratio = logs.exp()
+    return -(weights * torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage)).sum()
+
+
+@every_kind
+@pytest.mark.parametrize("aggregation", ["per_step", "per_trajectory", "per_sequence", "per_token"])
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_are_the_difference_quotients_of_the_published_objective(
+    kind: str, aggregation: str, seed: int
+) -> None:
+    weights, scale = scales(kind, aggregation)
+    advantage = torch.tensor([1.5, -0.5], dtype=torch.float64)[TRAJECTORY]
+    new, old = random(seed).requires_grad_(), random(seed + 30)
+    ratios = log_ratio(new, old, ROWS, kind, scale_m=scale, shared=shared_part((new - old).detach(), kind))
+    policy_loss(ratios, advantage, weights, Objective(ratio=kind, clip_low=0.1, clip_high=0.1))[0].backward()
+    at, mean, step = new.detach(), (new - old).detach().mean(), 1e-6
+    slopes = []
+    for place in range(6):
+        nudge = torch.zeros(6, dtype=torch.float64)
+        nudge[place] = step
+        up, down = (surrogate(at + s * nudge, old, advantage, weights, kind, mean) for s in (1, -1))
+        slopes.append((up - down) / (2 * step))
+    torch.testing.assert_close(new.grad, torch.stack(slopes), atol=1e-6, rtol=1e-4)
