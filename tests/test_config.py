@@ -128,3 +128,14 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_the_docstring_of_a_field_is_its_description() -> None:
     assert Optimizer.model_fields["learning_rate"].description == "Step size of AdamW."
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_no_setting_is_nan_or_infinite(number: float) -> None:
+    class Numbers(Config):
+        one: float = 0.0
+        several: tuple[float, ...] = ()
+
+    for settings in ({"one": number}, {"several": (1.0, number)}):
+        with pytest.raises(ValidationError, match="finite"):
+            Numbers(**settings)

@@ -6,20 +6,25 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepwell.errors import ConfigError
 
 C = TypeVar("C", bound="Config")
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""A whole number, not negative, that every database can hold."""
 
 
 class Config(BaseModel):
-    """Base of every component's settings. Defaults are the vetted setting; each field has its unit in a docstring."""
+    """Base of every component's settings. Defaults are the vetted setting; each field has its unit in a docstring.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    No number is NaN or infinite: neither survives a JSON round trip, and a comparison with NaN holds for nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ()) -> C:

@@ -41,7 +41,8 @@ _LAST_TIME: Final = 253_402_300_799.0
 """The end of the year 9999, the last that calendars of common libraries can show."""
 _LARGEST_ID: Final = 2**31 - 1
 _NO_NAME: Final = re.compile("[/\0\n]")
-_LARGEST_REWARD: Final = 1e30
+LARGEST_REWARD: Final = 1e30
+"""In either direction: sums of many stay finite in single precision."""
 """Sums of rewards must stay finite, also in float32."""
 
 NO_FLOATS: Final[Floats] = np.empty(0, np.float32)
@@ -103,7 +104,7 @@ def _require_time(record: str, value: float) -> None:
 
 
 def _finite(value: float | None) -> bool:
-    return value is not None and abs(value) <= _LARGEST_REWARD
+    return value is not None and abs(value) <= LARGEST_REWARD
 
 
 def _require_choice(record: str, name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -352,7 +353,7 @@ class Annotation:
         _require_time("Annotation", self.created_at)
         if (self.kind == "reward" or self.value is not None) and not _finite(self.value):
             raise InvalidRecord(
-                f"a {self.kind} must be a finite number of at most {_LARGEST_REWARD:g}, got {self.value}"
+                f"a {self.kind} must be a finite number of at most {LARGEST_REWARD:g}, got {self.value}"
             )
         if self.kind == "verdict":
             _require_choice("Annotation", "name", self.name, get_args(Verdict))

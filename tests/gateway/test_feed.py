@@ -1,6 +1,7 @@
 """The routes of those who consume and curate."""
 
 import json
+import queue
 import socket
 import threading
 from urllib.parse import urlsplit
@@ -10,8 +11,10 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
+from stepwell.cli.serving import served
 from stepwell.curation.selection import Selection
 from stepwell.gateway.app import create_app
+from stepwell.gateway.config import GatewayConfig
 from stepwell.pool.arrays import from_msgpack
 from stepwell.pool.arrow import from_arrow
 from stepwell.pool.lease import LeaseSpec
@@ -88,8 +91,12 @@ def rows(pool):
         ({"consumer": "c", "oder": "fifo"}, "oder"),
         ({"consumer": "c", "selection": {"rules": [{"use": "nonsense"}]}}, "selection"),
         ([], "body"),
+        ({"consumer": "c", "epoch": 2**70}, "epoch"),
+        ({"consumer": "c", "selection": {"max_policy_version": 2**70}}, "max_policy_version"),
+        ({"consumer": "c", "selection": {"tags": ["x"] * 3000}}, "tags"),
+        ({"consumer": "c", "selection": {"trajectory_ids": ["x"] * 10_001}}, "trajectory_ids"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_a_lease_that_makes_no_sense_is_refused(http, body, says):
     answer = http.post("/v1/leases", json=body)
@@ -167,6 +174,20 @@ def test_a_consumer_that_waits_for_producers_that_are_gone_is_told(renderer, poo
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_producer")
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_condition_that_no_number_meets_is_refused_instead_of_forgotten(http, number):
+    saved = http.put("/v1/selections/x", content=f'{{"min_reward": {number}}}')
+    leased = http.post("/v1/leases", content=f'{{"consumer": "c", "selection": {{"min_reward": {number}}}}}')
+    assert (saved.status_code, leased.status_code) == (400, 400)
+    assert "min_reward" in saved.json()["error"]["message"]
+    assert http.get("/v1/selections").json()["data"] == []
+
+
+def test_a_version_that_no_database_can_hold_is_not_found(http):
+    body = {"consumer": "c", "dataset": "train@99999999999999999999999999"}
+    assert http.post("/v1/leases", json=body).status_code == 404
+
+
 def test_a_listing_takes_a_saved_selection_or_one_as_json(http, pool):
     pool.put(TrajectoryInfo(id="mine", agent="a"), TrajectoryInfo(id="other"))
     pool.save_selection("mine", Selection(agents=("a",)))
@@ -195,3 +216,26 @@ def test_all_that_a_consumer_holds_is_given_back_at_once(http, pool):
         http.post("/v1/leases", json={"consumer": consumer})
     assert http.post("/v1/leases/nack", json={"consumer": "c"}).json() == {"released": 2}
     assert {own["consumer"]: own["held"] for own in http.get("/v1/consumption").json()["data"]} == {"other": 1}
+
+
+@pytest.mark.parametrize("what", ["lease", "tail"])
+def test_nobody_who_only_waits_keeps_a_server_from_its_end(renderer, pool, what, monkeypatch):
+    app = create_app(ScriptedEngine(renderer), renderer, pool, GatewayConfig(lease_wait_seconds=600))
+    answers, asked = queue.SimpleQueue(), threading.Event()
+    read = pool.lease if what == "lease" else pool.log
+    monkeypatch.setattr(pool, what if what == "lease" else "log", lambda *a, **k: (asked.set(), read(*a, **k))[1])
+
+    def wait(url):
+        if what == "lease":
+            answers.put(httpx.post(f"{url}/v1/leases", json={"consumer": "c", "wait": 600}, timeout=100))
+        else:
+            answers.put(httpx.get(f"{url}/v1/log/tail", timeout=100))
+
+    with served(app, drain_seconds=60) as url:
+        waiting = threading.Thread(target=wait, args=(url,))
+        waiting.start()
+        asked.wait(20)
+    waiting.join()
+    answer = answers.get()
+    assert answer.status_code == 200
+    assert what == "tail" or answer.json()["groups"] == []

@@ -1,6 +1,7 @@
 """Feedback on answers of every dialect, and the turns of a live product."""
 
 import pytest
+from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from stepwell.gateway.app import create_app
@@ -225,3 +226,25 @@ def test_what_the_rule_has_nothing_to_say_of_may_still_say_itself_that_it_is_a_r
         assert pool.trajectory("t1").reward is None
         say(http, conversation="t1", thumbs="up", reward=True)
         assert pool.trajectory("t1").reward == 1.0
+
+
+def test_feedback_that_is_sent_again_is_a_no_op_although_the_rule_has_changed_meanwhile(renderer, pool):
+    first = {"conversation": "t1", "id": "f1", "thumbs": "down"}
+    chosen = {"conversation": "t1", "id": "f2", "thumbs": "up", "reward": True}
+    with TestClient(create_app(ScriptedEngine(renderer), renderer, pool)) as http:
+        ask(http)
+        assert [say(http, **item).status_code for item in (first, chosen)] == [200, 200]
+    before = pool.trajectory("t1").reward
+    config = GatewayConfig(feedback_reward={"thumbs_down": -0.5, "thumbs_up": 0.25})
+    with TestClient(create_app(ScriptedEngine(renderer), renderer, pool, config)) as http:
+        for item in (first, chosen):
+            assert say(http, **item).json()["results"][0]["status"] == "duplicate"
+    assert pool.trajectory("t1").reward == before == 1.0
+
+
+@pytest.mark.parametrize(
+    "rule", [{"reward_range": [float("nan"), 1]}, {"thumbs_up": 1e300}, {"score_range": [0, float("inf")]}]
+)
+def test_a_rule_that_could_only_be_refused_later_is_refused_at_once(rule):
+    with pytest.raises(ValidationError):
+        GatewayConfig(feedback_reward=rule)

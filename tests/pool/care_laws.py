@@ -93,6 +93,88 @@ class VerifyLaws:
         with pytest.raises(PoolError, match=first.id):
             pool.step(first.id)
 
+    @pytest.mark.parametrize(
+        ("table", "column", "value"),
+        [
+            ("annotations", "kind", "zzz"),
+            ("groups", "size", 0),
+            ("trajectories", "id", ""),
+            ("updates", "metrics", "?"),
+        ],
+    )
+    def test_a_record_that_cannot_be_made_of_what_is_stored_is_one_fault_and_ends_nothing(
+        self, pool: Pool, location: str, table: str, column: str, value: object
+    ) -> None:
+        filled(pool)
+        of = schema.metadata.tables[table]
+        with connected(location) as connection:
+            first = sa.select(sa.func.min(of.c.cursor)).scalar_subquery()
+            connection.execute(sa.update(of).where(of.c.cursor == first).values({column: value}))
+            gone = schema.annotations
+            tag = sa.update(gone).where(gone.c.kind == "tag").values(text="another")
+            connection.execute(tag)
+        faults = [fault for fault in pool.verify() if fault.kind == "record"]
+        assert any("cannot be read" in fault.message for fault in faults)
+        assert any("digest" in fault.message for fault in faults)  # of what comes after it
+
+    def test_an_annotation_of_a_step_of_another_trajectory_is_found(self, pool: Pool, location: str) -> None:
+        filled(pool)
+        stolen = pool.trajectory("t").steps[2]
+        pool.put(Annotation(id="n", target="trajectory", target_id="g-0", kind="note", text="about it"))
+        with connected(location) as connection:
+            step = sa.select(schema.steps.c.cursor).where(schema.steps.c.id == stolen.id).scalar_subquery()
+            note = schema.annotations
+            connection.execute(sa.update(note).where(note.c.id == "n").values(step_cursor=step))
+        (fault,) = pool.verify()
+        assert (fault.kind, fault.id) == ("record", "n")
+        assert "another trajectory" in fault.message
+
+    @pytest.mark.parametrize(("table", "column"), [("trajectories", "channel"), ("groups", "ready_version")])
+    def test_columns_that_decide_what_is_handed_over_are_found_and_mended(
+        self, pool: Pool, location: str, table: str, column: str
+    ) -> None:
+        filled(pool)
+        of = schema.metadata.tables[table]
+        with connected(location) as connection:
+            wrong = "elsewhere" if column == "channel" else 77
+            connection.execute(sa.update(of).where(of.c.id.in_(["g", "g-0"])).values({column: wrong}))
+        (fault,) = pool.verify(repair=True)
+        assert (fault.kind, fault.repairable) == ("derived", True)
+        assert pool.verify() == []
+
+    @pytest.mark.parametrize(
+        ("damage", "says"), [("unit", "units"), ("digests", "digest"), ("manifest", "manifest"), ("digest", "digest")]
+    )
+    def test_a_dataset_that_is_not_what_was_frozen_is_found(
+        self, pool: Pool, location: str, damage: str, says: str
+    ) -> None:
+        pool.put(*ready_group("a", size=2), *ready_group("b", size=2))
+        pool.freeze("train", Selection())
+        assert pool.verify() == []
+        units, sets = schema.dataset_units, schema.datasets
+        first = sa.select(sa.func.min(units.c.unit_cursor)).scalar_subquery()
+        statements = {
+            "unit": sa.delete(units).where(units.c.unit_cursor == first),
+            "digests": sa.update(units).where(units.c.unit_cursor == first).values(digests=bytes(32)),
+            "manifest": sa.update(sets).values(manifest="{"),
+            "digest": sa.update(sets).values(digest="0"),
+        }
+        with connected(location) as connection:
+            connection.execute(statements[damage])
+        faults = pool.verify()
+        assert {(fault.kind, fault.id, fault.repairable) for fault in faults} == {("saved", "train@1", False)}
+        assert any(says in fault.message for fault in faults)
+
+    def test_a_selection_and_a_delivery_that_lead_nowhere_are_found(self, pool: Pool, location: str) -> None:
+        pool.put(*ready_group("a", size=2))
+        pool.save_selection("wanted", Selection())
+        pool.lease(LeaseSpec(consumer="c"))
+        assert pool.verify() == []
+        with connected(location) as connection:
+            connection.execute(sa.update(schema.selections).values(definition="{"))
+            connection.execute(sa.update(schema.deliveries).values(lease_id="no such lease"))
+        assert {(fault.kind, fault.id) for fault in pool.verify()} == {("saved", "wanted"), ("saved", "c")}
+
 
 class PruneLaws:
     def test_by_age_the_old_go_with_all_that_belongs_to_them(self, pool: Pool, clock: FakeClock) -> None:

@@ -131,3 +131,22 @@ async def test_recording_raises_what_the_pool_refuses(pool: SQLitePool) -> None:
     await record(pool, info, Annotation.end(info.id, "terminated"))
     with pytest.raises(Conflict):
         await record(pool, Annotation.end(info.id, "failed"))
+
+
+async def test_a_last_state_that_cannot_be_shown_leaves_the_episode_what_it_is(pool: SQLitePool) -> None:
+    agent = ScriptedAgent(pool, raising(EngineError("a passing hiccup"), 5))
+    ending, stored = await play(pool, [paid(0.5), *[GO_ON] * 10], agent)
+    assert (ending.how, stored.status, stored.reward) == ("truncated", "truncated", 0.5)
+    assert [step.side for step in stored.steps] == [""] * 5
+
+
+async def test_where_the_conversation_does_not_fit_nobody_asks_for_its_last_state(pool: SQLitePool) -> None:
+    asked: list[int] = []
+
+    def before(turn: int) -> None:
+        asked.append(turn)
+        if turn == 2:
+            raise ContextOverflow("too long")
+
+    await play(pool, [GO_ON] * 5, ScriptedAgent(pool, before))
+    assert asked == [0, 1, 2]

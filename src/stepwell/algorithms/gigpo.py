@@ -87,7 +87,7 @@ def _without_ids(value: Any) -> Any:
 class GiGPO(AlgorithmConfig):
     """Group-in-group policy optimisation: GRPO, plus a comparison of steps taken in the same state."""
 
-    omega: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    omega: float = Field(default=1.0, ge=0)
     """Weight of that comparison; 0 is GRPO."""
     gamma: float = Field(default=0.95, ge=0, le=1)
     """Discount per step of the returns that it compares."""

@@ -35,7 +35,7 @@ class Hindsight(Config):
     """Who is told of a peer: trajectories that were not correct (StepOPSD), or all that have one (SDPO)."""
     peer_tokens: int = Field(default=4096, ge=1)
     """Of a peer's longer trajectory only so many last tokens are told."""
-    correct_above: float = Field(default=0.5, allow_inf_nan=False)
+    correct_above: float = 0.5
     """A trajectory whose reward is more than this is correct."""
     golden: Path | None = None
     """For `told: golden`: JSON lines like `{"task_id": "7", "answer": "Paris"}`."""

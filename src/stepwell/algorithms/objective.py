@@ -36,16 +36,16 @@ class Objective(Config):
     no token is left without one."""
     clip_low: float | None = Field(default=None, ge=0, le=1)
     """The ratio is clipped to [1 - clip_low, 1 + clip_high]. Null: what suits the kind of ratio."""
-    clip_high: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    clip_high: float | None = Field(default=None, ge=0)
     """See `clip_low`."""
-    dual_clip: float | None = Field(default=None, gt=1, allow_inf_nan=False)
+    dual_clip: float | None = Field(default=None, gt=1)
     """Where the advantage is negative, a ratio counts as at most this. Null: without such a bound."""
     aggregation: Aggregation = "per_step"
     """What counts equally in the mean: steps, whose tokens share their weight; trajectories, whose steps share theirs;
     trajectories, whose tokens share theirs (`per_sequence`); or tokens."""
-    entropy_coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy, which is maximised: nats per token, averaged as the policy's loss is."""
-    kl_coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the divergence from the reference, which is the policy as it was before its first update."""
     kl_estimator: KL = "k3"
     """Of each token's divergence, with x = log π_ref - log π: `k1` -x, `k2` x²/2, `k3` exp(x) - x - 1."""
@@ -59,11 +59,11 @@ class Objective(Config):
     at `correction_cap`, or 0 outside [1/cap, cap]. Needs old_logprobs `trainer`."""
     correction_level: Literal["token", "step"] = "token"
     """Of each token, or the product over all tokens of its step."""
-    correction_cap: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    correction_cap: float = Field(default=2.0, ge=1)
     """See `correction`."""
-    value_coefficient: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    value_coefficient: float = Field(default=1.0, ge=0)
     """Weight of the critic's loss; the critic has parameters of its own, so this scales its learning rate only."""
-    value_clip: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    value_clip: float = Field(default=0.5, ge=0)
     """A value may move by at most this much per update before its loss goes flat; 0 switches clipping off."""
 
     @model_validator(mode="after")

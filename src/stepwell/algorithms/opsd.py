@@ -31,7 +31,7 @@ class OPSDObjective(Objective):
 class OPSD(AlgorithmConfig):
     """On-policy self-distillation."""
 
-    clip: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    clip: float = Field(default=5.0, gt=0)
     """Advantages are kept within ±this, nats."""
     teacher: Literal["initial", "current"] = "current"
     """The policy before its first update, or as it is."""

@@ -21,7 +21,7 @@ class WarmupConfig(Config):
     """Number of supervised updates; 0 for none. Only for environments that give demonstrations (`lookup`)."""
     batch_size: int = Field(default=64, ge=1)
     """Demonstrations per update."""
-    lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    lr: float = Field(default=1e-3, ge=0)
     """AdamW's learning rate."""
     wrong: float = Field(default=0.4, ge=0, le=1)
     """Share of arguments in the demonstrations that are random, in 0..1."""

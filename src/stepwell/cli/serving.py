@@ -30,6 +30,7 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0, drain_seconds: 
         timeout_graceful_shutdown=round(drain_seconds),
     )
     server = uvicorn.Server(config)
+    app.state.ending = lambda: server.should_exit  # what only waits for something new ends by itself then
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="stepwell-gateway", daemon=True)
     thread.start()
     try:

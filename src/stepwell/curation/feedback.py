@@ -1,25 +1,30 @@
 """What people's feedback is worth: one rule, at the door when it arrives and afterwards when a pool is rescored."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from stepwell.config import Config
-from stepwell.types import Annotation
+from stepwell.types import LARGEST_REWARD, Annotation
+
+Worth = Annotated[float, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+"""What a reward may be."""
 
 
 class FeedbackRule(Config):
     """The reward that a statement of a person becomes; None: it becomes none."""
 
-    thumbs_up: float | None = Field(default=1.0, allow_inf_nan=False)
+    thumbs_up: Worth | None = 1.0
     """For a thumb up."""
-    thumbs_down: float | None = Field(default=-1.0, allow_inf_nan=False)
+    thumbs_down: Worth | None = -1.0
     """For a thumb down."""
     score_range: tuple[float, float] | None = None
     """The scale of scores, such as [1, 5], which is mapped to `reward_range`; None: a score is the reward itself."""
-    reward_range: tuple[float, float] = (-1.0, 1.0)
+    reward_range: tuple[Worth, Worth] = (-1.0, 1.0)
     """What the ends of `score_range` become; scores beyond them become no more."""
-    edit: float | None = Field(default=None, allow_inf_nan=False)
+    edit: Worth | None = None
     """For an edited answer, which says that the one given was not good enough."""
-    comment: float | None = Field(default=None, allow_inf_nan=False)
+    comment: Worth | None = None
     """For a comment without thumbs or a score."""
 
     @model_validator(mode="after")

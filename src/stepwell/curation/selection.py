@@ -1,12 +1,18 @@
 """A selection: which trajectories and groups are wanted. It is data, so it can be saved, sent and shown."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from stepwell.config import Config
+from stepwell.config import Config, Count
 from stepwell.curation.rules import AnyRule
 from stepwell.types import Status, Trajectory, Verdict
+
+Names = Annotated[tuple[str, ...], Field(max_length=10_000)]
+"""As many as fit into one statement of every database."""
+Tags = Annotated[tuple[str, ...], Field(max_length=100)]
+"""Each is a condition of its own, and databases limit how many those may be."""
 
 
 class Selection(Config):
@@ -18,35 +24,35 @@ class Selection(Config):
 
     channel: str | None = None
     """Collected for this channel."""
-    task_ids: tuple[str, ...] = ()
+    task_ids: Names = ()
     """Attempts one of these tasks: its own, or else that of its group."""
-    group_ids: tuple[str, ...] = ()
+    group_ids: Names = ()
     """Belongs to one of these groups."""
-    trajectory_ids: tuple[str, ...] = ()
+    trajectory_ids: Names = ()
     """Is one of these trajectories."""
-    agents: tuple[str, ...] = ()
+    agents: Names = ()
     """Driven by one of these agents."""
-    sources: tuple[str, ...] = ()
+    sources: Names = ()
     """Comes from one of these sources: `gateway`, `rollout`, `eval`, `import`, `events`."""
     statuses: tuple[Status, ...] = ()
     """Is in one of these states."""
     verdicts: tuple[Verdict, ...] = ("accept", "clear")
     """People's verdict on it is one of these."""
-    tags: tuple[str, ...] = ()
+    tags: Tags = ()
     """Has all of these tags."""
-    without_tags: tuple[str, ...] = ()
+    without_tags: Tags = ()
     """Has none of these tags."""
     min_reward: float | None = None
     """Its reward is known and at least this."""
     max_reward: float | None = None
     """Its reward is known and at most this."""
-    min_policy_version: int | None = Field(default=None, ge=0)
+    min_policy_version: Count | None = None
     """All its tokens were sampled by this version or a later one."""
-    max_policy_version: int | None = Field(default=None, ge=0)
+    max_policy_version: Count | None = None
     """All its tokens were sampled by this version or an earlier one."""
-    min_steps: int | None = Field(default=None, ge=0)
+    min_steps: Count | None = None
     """It has at least so many steps."""
-    max_steps: int | None = Field(default=None, ge=0)
+    max_steps: Count | None = None
     """It has at most so many steps."""
     created_after: float | None = None
     """Opened at this Unix time in seconds, or later."""

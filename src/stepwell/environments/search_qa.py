@@ -55,9 +55,9 @@ class SearchQAConfig(TaskSetConfig):
     """Worked examples that open the conversation as earlier turns."""
     answer_metric: Literal["em", "f1"] = "em"
     """What the answer earns: exact match (0 or 1) or token F1 (0..1)."""
-    answer_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    answer_weight: float = Field(default=1.0, ge=0)
     """Multiplies the answer's score; reward part `answer`."""
-    format_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    format_weight: float = Field(default=0.0, ge=0)
     """Earned by an answer that follows a search of an earlier turn; reward part `format`."""
     answerable_only: bool = False
     """Keep only the questions whose answer stands in what searching for the question itself shows; for `nq` only."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic_core import from_json
@@ -20,6 +20,16 @@ CLIENT_CLOSED: Final = 499
 
 class ClientGone(Exception):
     """The client closed the connection before it was answered."""
+
+
+Ending = Callable[[], bool]
+"""Whether the server is about to stop: whoever only waits for something new need not wait any longer."""
+
+
+def ending_of(request: Request) -> Ending:
+    """That of the server that runs the application, if it has told it (`app.state.ending`); else never."""
+    ending: Ending = getattr(request.app.state, "ending", lambda: False)
+    return ending
 
 
 async def read_body(request: Request, limit: int, seconds: float = 60.0) -> bytes:

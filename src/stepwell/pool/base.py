@@ -136,7 +136,7 @@ class Refill:
 class Fault:
     """One thing in a pool that is not as it should be."""
 
-    kind: Literal["file", "record", "derived", "tags", "cursor"]
+    kind: Literal["file", "record", "derived", "tags", "cursor", "saved"]
     id: str
     """Of the record; empty if it is about no single one."""
     message: str

@@ -8,11 +8,10 @@ from typing import Any, Final, get_args
 import numpy as np
 import sqlalchemy as sa
 
-from stepwell.errors import NotFound
 from stepwell.pool import filters
 from stepwell.pool.lease import LeaseSpec, Unit
-from stepwell.pool.queries import newest_cursor, select_in
-from stepwell.pool.schema import dataset_units, datasets, deliveries, frontiers, groups, trajectories
+from stepwell.pool.queries import dataset_row, newest_cursor, select_in
+from stepwell.pool.schema import dataset_units, deliveries, frontiers, groups, trajectories
 from stepwell.types import Verdict
 
 REJECTED: Final = "rejected"
@@ -297,11 +296,5 @@ class _Dataset:
 
 def _dataset(connection: sa.Connection, name: str) -> _Dataset:
     """`name`, of the newest version, or `name@version`. Raises NotFound."""
-    wanted, _, version = name.partition("@")
-    statement = sa.select(datasets).where(datasets.c.name == wanted).order_by(datasets.c.version.desc()).limit(1)
-    if version:
-        statement = statement.where(datasets.c.version == (int(version) if version.isdecimal() else -1))
-    row = connection.execute(statement).one_or_none()
-    if row is None:
-        raise NotFound(f"no dataset {name!r}; `stepwell pool dataset ls` lists them")
+    row = dataset_row(connection, name)
     return _Dataset(row.unit, row.name, row.version)

@@ -18,7 +18,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from stepwell.curation.selection import Selection
-from stepwell.errors import InvalidRequest, NotFound
+from stepwell.errors import InvalidRequest
 from stepwell.pool import queries
 from stepwell.pool.candidates import Candidate, everything
 from stepwell.pool.frozen import DatasetDiff, DatasetInfo, Manifest
@@ -165,14 +165,7 @@ def everyone(connection: sa.Connection) -> list[DatasetInfo]:
 
 def info(connection: sa.Connection, name: str) -> DatasetInfo:
     """`name`, of its newest version, or `name@version`. Raises NotFound."""
-    wanted, _, version = name.partition("@")
-    statement = _versions(wanted)
-    if version:
-        statement = statement.where(datasets.c.version == (int(version) if version.isdecimal() else -1))
-    row = connection.execute(statement.limit(1)).one_or_none()
-    if row is None:
-        raise NotFound(f"no dataset {name!r}; `stepwell pool dataset ls` lists them")
-    return _info(row)
+    return _info(queries.dataset_row(connection, name))
 
 
 def diff(connection: sa.Connection, before: str, after: str) -> DatasetDiff:

@@ -1,12 +1,11 @@
 """What a consumer asks the feed for, and what it gets."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from stepwell.config import Config
+from stepwell.config import Config, Count
 from stepwell.curation.selection import Selection
 from stepwell.types import Group
 
@@ -21,7 +20,7 @@ class LeaseSpec(Config):
 
     consumer: str = Field(min_length=1, max_length=256)
     """Who asks. Consumers do not take anything from each other."""
-    epoch: int = Field(default=0, ge=0)
+    epoch: Count = 0
     """The pass over the data: another number gives everything once more."""
     unit: Unit = "group"
     """What is handed over at once: ready groups that are no siblings; sets of siblings; or single trajectories that are
@@ -34,18 +33,18 @@ class LeaseSpec(Config):
     order: Order = "fifo"
     """`fifo`: as they became ready; `freshest`: of the newest policy first; `priority`: highest first, then as fifo;
     `random`: shuffled by `seed`."""
-    seed: int = 0
+    seed: Count = 0
     """Of the random order."""
-    limit: int = Field(default=1, ge=1)
+    limit: int = Field(default=1, ge=1, le=2**63 - 1)
     """At most so many units."""
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, le=2**63 - 1)
     """At most so many steps. The first unit is handed over even if it has more, or else nothing would ever move."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**63 - 1)
     """At most so many tokens, prompts included; as `max_steps`."""
-    max_staleness: int | None = Field(default=None, ge=0)
+    max_staleness: Count | None = None
     """How many policy versions the oldest token of a unit may lie behind `policy_version` when it is handed over; what
     lies further behind is dropped for this consumer as `stale`. None: any number."""
-    policy_version: int | None = Field(default=None, ge=0)
+    policy_version: Count | None = None
     """The version that is trained now; None: that of the newest update in the pool."""
     seconds: float = Field(default=600.0, gt=0)
     """After so long without `acknowledge` or `extend` the units may be handed over again."""
@@ -58,13 +57,6 @@ class LeaseSpec(Config):
         if isinstance(self.selection, str):
             raise TypeError(f"the selection {self.selection!r} was not looked up")
         return self.selection
-
-    @field_validator("seconds", "wait")
-    @classmethod
-    def _finite(cls, value: float) -> float:
-        if not math.isfinite(value):
-            raise ValueError("must be finite")
-        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

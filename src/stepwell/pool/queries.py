@@ -12,7 +12,7 @@ from stepwell.pool import readiness
 from stepwell.pool.base import ForkCount, PoolStats
 from stepwell.pool.prepared import LookUp
 from stepwell.pool.rows import annotation, group_info, trajectory_info, update_info
-from stepwell.pool.schema import annotations, groups, meta, steps, trajectories, updates
+from stepwell.pool.schema import annotations, datasets, groups, meta, steps, trajectories, updates
 from stepwell.pool.tokens import unpack
 from stepwell.types import Annotation, Group, GroupInfo, Step, Trajectory, UpdateInfo
 
@@ -188,3 +188,16 @@ def _annotations_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> d
     for row in _notes_of.rows(connection, [row.cursor for row in rows]):
         notes[row.trajectory_cursor].append(annotation(row))
     return notes
+
+
+def dataset_row(connection: sa.Connection, name: str) -> sa.Row[Any]:
+    """The row of the dataset `name`, of its newest version, or of `name@version`. Raises NotFound."""
+    wanted, _, version = name.partition("@")
+    statement = sa.select(datasets).where(datasets.c.name == wanted).order_by(datasets.c.version.desc()).limit(1)
+    if version:
+        known = version.isdecimal() and len(version) < 19  # a longer one no database can hold
+        statement = statement.where(datasets.c.version == (int(version) if known else -1))
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        raise NotFound(f"no dataset {name!r}; `stepwell pool dataset ls` lists them")
+    return row

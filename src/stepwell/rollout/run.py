@@ -1,20 +1,23 @@
 """One trajectory: an agent acts in an environment until it ends, and each fact is recorded as it becomes known."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import Field
 
 from stepwell.config import Config
-from stepwell.errors import ContextOverflow
+from stepwell.errors import ContextOverflow, StepwellError
 from stepwell.pool.base import Receipt
+from stepwell.rendering.messages import Message
 from stepwell.rollout.agent import Agent
 from stepwell.rollout.env import Environment, Outcome
 from stepwell.types import Annotation, End, Record, TrajectoryInfo
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Log(Protocol):
@@ -83,7 +86,7 @@ async def _play(
 ) -> Ending:
     messages = list(await asyncio.to_thread(environment.reset, info.task_id))
     total, parts_seen = 0.0, 0
-    outcome, why, turns = Outcome(), "", 0
+    outcome, why, turns, fits = Outcome(), "", 0, True
     while not (outcome.terminated or outcome.truncated):
         if turns == config.max_turns:
             outcome, why = Outcome(truncated=True), f"{turns} turns"
@@ -91,7 +94,7 @@ async def _play(
         try:
             action = await agent.act(info.id, messages, environment.tools)
         except ContextOverflow as overflow:
-            outcome, why = Outcome(truncated=True), str(overflow)
+            outcome, why, fits = Outcome(truncated=True), str(overflow), False
             break
         turns += 1
         outcome = await asyncio.to_thread(environment.step, action.message)
@@ -100,13 +103,20 @@ async def _play(
         parts_seen += len(outcome.reward_parts)
         if outcome.reward_parts:
             await record(log, *_rewards(action.step_id, outcome))
-    if outcome.truncated and turns and config.final_state:
-        with suppress(ContextOverflow):  # then there is no such state for the policy
-            await agent.look(info.id, messages, environment.tools)
+    if outcome.truncated and turns and fits and config.final_state:
+        await _look(agent, info.id, messages, environment)
     if not parts_seen:
         await record(log, Annotation.reward("trajectory", info.id, 0.0))
     how: End = "terminated" if outcome.terminated else "truncated"
     return Ending(trajectory_id=info.id, how=how, why=why, reward=total, turns=turns)
+
+
+async def _look(agent: Agent, trajectory_id: str, messages: Sequence[Message], environment: Environment) -> None:
+    """Show the policy where it was cut off. The episode is what it is, whether that works or not."""
+    try:
+        await agent.look(trajectory_id, messages, environment.tools)
+    except StepwellError as error:
+        _log.warning("the state after %s was not recorded: %s", trajectory_id, error)
 
 
 def _rewards(step_id: str, outcome: Outcome) -> list[Annotation]:

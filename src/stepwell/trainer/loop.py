@@ -33,7 +33,7 @@ class TrainerConfig(Config):
 
     updates: int = Field(default=20, ge=0)
     """Policy version at which training stops at the latest."""
-    stop_at_reward: float | None = Field(default=None, allow_inf_nan=False)
+    stop_at_reward: float | None = None
     """Training stops earlier, once the rollouts of the last five updates earned this much on average."""
     groups_per_update: int = Field(default=16, ge=1)
     """Groups that each update trains on."""

@@ -13,11 +13,11 @@ from stepwell.policy.model import Policy
 class OptimizerConfig(Config):
     """AdamW and its schedule, counted in updates, so that it does not depend on how an update is cut."""
 
-    lr: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    lr: float = Field(default=1e-4, ge=0)
     """AdamW's learning rate for the policy."""
-    critic_lr: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    critic_lr: float = Field(default=1e-3, ge=0)
     """AdamW's learning rate for the value head, and for the critic's own model."""
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay, policy only."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""

@@ -6,7 +6,7 @@ from typing import Final
 from stepwell.curation.feedback import FeedbackRule
 from stepwell.errors import InvalidRecord, NotFound
 from stepwell.pool.base import Pool
-from stepwell.types import Step
+from stepwell.types import Annotation, Step
 
 _ROUNDING: Final = 1e-4
 """How far above 0 a log-probability may be, for having been added up in low precision."""
@@ -40,6 +40,14 @@ class Context:
                 "name the model whose tokenizer made the ids"
             )
         return step
+
+    def knows(self, note: Annotation) -> bool:
+        """Whether an annotation of that id is stored already about the same step or trajectory."""
+        try:
+            trajectory = note.target_id if note.target == "trajectory" else self.pool.step(note.target_id).trajectory_id
+            return any(known.id == note.id for known in self.pool.notes(trajectory))
+        except NotFound:
+            return False
 
     def last_step(self, trajectory_id: str) -> str:
         """Id of the newest step of the agent's own work in a trajectory. Raises NotFound."""

@@ -20,7 +20,7 @@ from stepwell.gateway.ingest.bodies import Body, described
 from stepwell.gateway.ingest.feed_wire import ConsumerWire, ExtendWire, FreezeWire, NackWire
 from stepwell.gateway.ingest.views import log_line, trajectory_shape
 from stepwell.gateway.problems import explain, logged, problem_json
-from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, EventStream, unless_gone
+from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, Ending, EventStream, ending_of, unless_gone
 from stepwell.pool.arrays import step_arrays, to_msgpack
 from stepwell.pool.base import Pool
 from stepwell.pool.frozen import DatasetInfo
@@ -84,15 +84,16 @@ class Feed:
         spec = await self._read(request, LeaseSpec)
         until = time.monotonic() + min(spec.wait, self._config.lease_wait_seconds)
         try:
-            lease = await unless_gone(request.receive, self._leased(spec, until))
+            lease = await unless_gone(request.receive, self._leased(spec, until, ending_of(request)))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED)
         kind, body = await asyncio.to_thread(_written, lease, request.headers.get("accept", ""))
         headers = {"x-stepwell-lease": lease.id, "x-stepwell-expires-at": repr(lease.expires_at)}
         return Response(body, headers=headers, media_type=kind)
 
-    async def _leased(self, spec: LeaseSpec, until: float) -> Lease:
-        """In slices, so that no thread waits for a client that has left. What that one would have got is given back."""
+    async def _leased(self, spec: LeaseSpec, until: float, ending: Ending) -> Lease:
+        """In slices, so that nobody waits for a client that has left, or keeps a server from its end. What the client
+        would have got is given back."""
         while True:
             left = until - time.monotonic()
             part = spec.model_copy(update={"wait": max(0.0, min(_SLICE, left))})
@@ -103,7 +104,7 @@ class Feed:
                 lease = await leasing
                 await asyncio.to_thread(self._pool.release, lease.id)
                 raise
-            if lease.groups or left <= _SLICE:
+            if lease.groups or left <= _SLICE or ending():
                 return lease
 
     async def ack(self, lease_id: str) -> Response:
@@ -172,10 +173,11 @@ class Feed:
         if resumed.isdecimal() and len(resumed) < 19:
             after = int(resumed)
         place = after if after is not None else (await asyncio.to_thread(self._pool.stats)).cursor
-        return EventStream(self._appended(place), _Lines(), {}, ping_seconds=self._config.ping_seconds)
+        records = self._appended(place, ending_of(request))
+        return EventStream(records, _Lines(), {}, ping_seconds=self._config.ping_seconds)
 
-    async def _appended(self, place: int) -> AsyncGenerator[tuple[int, Record], None]:
-        while True:
+    async def _appended(self, place: int, ending: Ending) -> AsyncGenerator[tuple[int, Record], None]:
+        while not ending():
             page = await asyncio.to_thread(self._pool.log, after=place, limit=100)
             for cursor, record in page:
                 yield cursor, record

@@ -108,7 +108,7 @@ class FeedbackWire(About):
         worth = context.feedback.reward(note) if context.feedback else None
         if worth is None and self.reward:
             worth = note.value
-        if worth is None:
+        if worth is None or (self.id and context.knows(note)):  # sent again: its reward was decided the first time
             return (note,)
         return note, replace(note, id=f"{note.id}~reward", kind="reward", name="feedback", value=worth)
 
