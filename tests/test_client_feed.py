@@ -19,6 +19,7 @@ import pytest
 
 import stepwell
 from stepwell import errors
+from stepwell.client import listings
 from stepwell.client.feed import Wanted
 from stepwell.client.pool import PoolClient
 from stepwell.client.requests import error_of
@@ -243,7 +244,7 @@ def test_every_code_of_the_gateway_is_an_error_that_has_a_name():
 
 
 def test_listings_are_read_page_by_page_to_their_end(client, pool, monkeypatch):
-    monkeypatch.setattr("stepwell.client.listings.PAGE", 2)
+    monkeypatch.setattr(listings, "PAGE", 2)
     for name in "abc":
         pool.put(*ready_group(name, size=1))
     pool.put(Annotation.verdict("trajectory", "b-0", "reject"))
