@@ -142,3 +142,20 @@ def test_the_log_has_a_line_per_call_when_it_is_asked_for(http, caplog):
     answered, refused = (record.call for record in caplog.records if record.name == "stepwell.calls")
     assert (answered["dialect"], answered["outcome"], answered["trajectory"]) == ("chat", "ok", "t1")
     assert (refused["outcome"], answered["response_tokens"]) == ("invalid_request", 8)
+
+
+def test_items_are_counted_by_what_became_of_them_and_other_refusals_by_their_code(renderer, pool):
+    with TestClient(create_app(ScriptedEngine(renderer), renderer, pool)) as http:
+        http.post("/v1/trajectories", json={"trajectories": [{"id": "a"}, {"id": "b"}]})
+        http.post("/v1/trajectories", json={"id": "a"})
+        http.post("/v1/trajectories", json={"trajectories": [{"id": "c"}, {"id": 7}]})
+        http.post("/v1/trajectories", content=b"{")
+        http.post("/v1/leases", json={"consumer": ""})
+        http.get("/v1/trajectories/nobody")
+        measured = metrics(http)
+    items = [(dict(name[1:]), value) for name, value in measured.items() if name[0] == "stepwell_items_total"]
+    assert {labels["kind"] for labels, _ in items} == {"trajectories"}
+    counts = {labels["outcome"]: value for labels, value in items}
+    assert counts == {"stored": 3, "duplicate": 1, "invalid_record": 1, "invalid_request": 1}
+    assert measured["stepwell_refusals_total", ("code", "invalid_request")] == 1
+    assert measured["stepwell_refusals_total", ("code", "not_found")] == 1

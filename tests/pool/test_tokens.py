@@ -12,7 +12,7 @@ from stepwell.errors import PoolError
 from stepwell.pool import schema
 from stepwell.pool.rows import draft
 from stepwell.pool.store import SQLitePool
-from stepwell.pool.tokens import LONGEST_CHAIN, PACKED, Payload, RunningHashes, StepPacker
+from stepwell.pool.tokens import LONGEST_CHAIN, PACKED, StepPacker
 from stepwell.types import Annotation, GroupInfo, Sampling, Step, TrajectoryInfo, UpdateInfo
 from tests.pool.builders import make_step
 from tests.strategies import conversations, group_infos, reward_annotations, trajectory_infos, updates
@@ -88,9 +88,12 @@ def test_a_step_with_other_content_has_another_digest(change: dict) -> None:
 
 @given(conversations("t"), st.data())
 def test_a_digest_is_the_same_whatever_was_hashed_before(taken: list[Step], data: st.DataObject) -> None:
-    hashes = RunningHashes(budget=data.draw(st.sampled_from([0, 3_000, 10**6])))
-    for step in data.draw(st.permutations([*taken, *taken])):
-        assert draft(step, hashes).digest == draft(step).digest
+    packer = StepPacker(budget=data.draw(st.sampled_from([0, 3_000, 10**6])))
+    for cursor, step in enumerate(data.draw(st.permutations([*taken, *taken])), 2):
+        drafted = draft(step, packer)
+        assert drafted.digest == draft(step).digest
+        if data.draw(st.booleans()):
+            packer.pack(drafted.payload, trajectory=1, cursor=cursor, number=step.index)
 
 
 def test_arrays_that_are_views_with_gaps_are_stored_as_what_they_show(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_times_are_no_content() -> None:
 
 
 def packed(packer: StepPacker, step: Step, trajectory: int, cursor: int) -> dict[str, object]:
-    values = packer.pack(Payload.of(step), trajectory=trajectory, cursor=cursor, number=step.index)
+    values = packer.pack(packer.payload(step), trajectory=trajectory, cursor=cursor, number=step.index)
     return dict(zip(PACKED, values, strict=True))
 
 
@@ -118,6 +121,15 @@ def test_a_prompt_that_extends_the_step_before_is_stored_as_its_new_tokens() -> 
     following = make_step("t", 1, prompt=[*range(1, 100), 7, 8, 55], request="[1, 2]")
     row = packed(packer, following, 1, 6)
     assert (row["base_cursor"], row["prompt_shared"], row["request_shared"]) == (5, 101, 2)
+
+
+def test_a_retry_in_between_changes_nothing_about_how_the_next_step_is_stored() -> None:
+    steps = [make_step("t", index, prompt=range(1, 100 + 3 * index)) for index in range(3)]
+    packer, undisturbed = StepPacker(), StepPacker()
+    for cursor, step in enumerate(steps, 5):
+        assert packed(packer, step, 1, cursor) == packed(undisturbed, step, 1, cursor)
+        for again in steps:
+            packer.payload(again)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1), st.lists(st.integers(0, 300), min_size=1))
@@ -132,7 +144,9 @@ def test_what_two_prompts_share_is_counted_in_whole_tokens(first: list[int], sec
     assert packed(packer, make_step("t", 1, prompt=second), 1, 6)["prompt_shared"] == shared
 
 
-@pytest.mark.parametrize("forgetful", ["another trajectory", "rolled back", "no room", "another process", "long chain"])
+@pytest.mark.parametrize(
+    "forgetful", ["another trajectory", "its old id", "rolled back", "no room", "another process", "long chain"]
+)
 def test_a_prompt_whose_base_is_not_at_hand_is_stored_whole(forgetful: str) -> None:
     packer = StepPacker(budget=0 if forgetful == "no room" else 10_000)
     before = LONGEST_CHAIN if forgetful == "long chain" else 1
@@ -140,8 +154,10 @@ def test_a_prompt_whose_base_is_not_at_hand_is_stored_whole(forgetful: str) -> N
         packed(packer, make_step("t", index), 1, 5 + index)
     if forgetful == "rolled back":
         packer.forget()
-    index = before + 1 if forgetful == "another process" else before
-    row = packed(packer, make_step("t", index), 2 if forgetful == "another trajectory" else 1, 100)
+    step = make_step(
+        "u" if forgetful == "another trajectory" else "t", before + 1 if forgetful == "another process" else before
+    )
+    row = packed(packer, step, 2 if forgetful in ("another trajectory", "its old id") else 1, 100)
     assert (row["base_cursor"], row["prompt_shared"]) == (None, 0)
 
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from stepwell.config import component_config
 from stepwell.environments import ENVIRONMENTS
+from stepwell.errors import NotFound
 from stepwell.pool import store
 from stepwell.pool.base import Pool
 from stepwell.rollout.env import TaskSet, TaskSetConfig
@@ -33,8 +34,13 @@ def build_tasks(section: Mapping[str, Any]) -> TaskSet:
 
 
 @contextmanager
-def open_pool(location: str | Path, *, read_only: bool = False) -> Iterator[Pool]:
-    """A pool for as long as the block lasts; what was appended is on disk when it ends."""
+def open_pool(location: str | Path, *, read_only: bool = False, make: bool = False) -> Iterator[Pool]:
+    """A pool for as long as the block lasts; what was appended is on disk when it ends.
+
+    Raises NotFound if there is no such file, unless it is to be made: a typing mistake is no new pool.
+    """
+    if not make and "://" not in str(location) and not Path(location).exists():
+        raise NotFound(f"no pool at {location}")
     pool = store.open_pool(location, read_only=read_only)
     try:
         yield pool

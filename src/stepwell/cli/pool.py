@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 import typer
@@ -24,6 +24,8 @@ app = typer.Typer(
 for commands in (pool_curation, pool_files, pool_scoring, pool_care):
     commands.add_to(app)
 
+_WIDE: Final = 120
+"""Columns of a terminal from which on lists show who did what."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -105,14 +107,13 @@ def _plain(value: object) -> object:
 
 
 def _listing(page: list[tuple[int, TrajectorySummary]]) -> Table:
-    table = _table("cursor", "trajectory", "agent", "task", "status", "reward", "steps", "tokens", "version")
+    wide = Console().width >= _WIDE
+    table = _table("cursor", "trajectory", *(["agent", "task"] if wide else []), "status", "reward", "steps", "version")
     for cursor, line in page:
         versions = _versions(line.policy_version_min, line.policy_version_max)
-        counts = (str(line.steps), str(line.response_tokens))
         info = line.info
-        _add(
-            table, str(cursor), info.id, info.agent, info.task_id, line.status, _reward(line.reward), *counts, versions
-        )
+        who = (info.agent, info.task_id) if wide else ()
+        _add(table, str(cursor), info.id, *who, line.status, _reward(line.reward), str(line.steps), versions)
     return table
 
 
@@ -201,7 +202,8 @@ def _versions(lowest: int | None, highest: int | None) -> str:
 def _table(*headings: str) -> Table:
     table = Table()
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("cursor", "trajectory"))
+        prose = heading in ("assistant", "text", "value", "task")
+        table.add_column(heading, overflow="fold" if prose else "ellipsis", no_wrap=not prose)
     return table
 
 

@@ -125,6 +125,7 @@ def diff(
 
 def _table(found: list[DatasetInfo]) -> Table:
     table = Table("dataset", "unit", "units", "trajectories", "steps", "tokens", "mean reward", "versions", "digest")
+    table.columns[0].overflow, table.columns[0].no_wrap = "fold", True  # its end is what tells versions apart
     for one in found:
         of = one.manifest
         reward = "" if of.reward_mean is None else f"{of.reward_mean:.3f}"

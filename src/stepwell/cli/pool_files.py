@@ -76,7 +76,7 @@ def import_(
     records = iter(reading)
     stored = held = 0
     refused: list[str] = []
-    with open_pool(pool) as opened, Progress(transient=True) as progress:
+    with open_pool(pool, make=True) as opened, Progress(transient=True) as progress:
         task = progress.add_task("records", total=None)
         while batch := list(islice(records, _BATCH)):
             for receipt in opened.append(batch).result():

@@ -134,7 +134,7 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
         load_newest(run / "checkpoints", policy)
     path = place.pool or (run / POOL_FILE if run else _POOL)
     with (
-        open_pool(path) as opened,
+        open_pool(path, make=True) as opened,
         serve_policy(recipe, policy, renderer, opened, host=place.host, port=place.port, keys=place.keys) as serving,
     ):
         _announce(f"{policy.name}, version {policy.version}", serving.url, path)
@@ -150,7 +150,7 @@ def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings
         section["api_key"] = key
     engine = asyncio.run(_connected(section, renderer))
     path = place.pool or _POOL
-    with open_pool(path) as opened:
+    with open_pool(path, make=True) as opened:
         app = create_app(engine, renderer, opened, config.gateway, place.keys)
         mount_dashboard(app, opened, {engine.model: renderer.decode})
         spare_the_collector()

@@ -127,7 +127,7 @@ def training_run(
     tasks = build_tasks(recipe.environment)
     algorithm = build_algorithm(recipe)
     policy, renderer = load_policy(recipe)
-    with _sole_use_of(folder), open_pool(pool or folder / POOL_FILE) as opened:
+    with _sole_use_of(folder), open_pool(pool or folder / POOL_FILE, make=True) as opened:
         learner = Learner(policy, recipe.learner)
         language = Language(tokenize=renderer.encode, action_mask=partial(action_mask, renderer))
         run = Run(name=recipe.name, folder=folder, pool=opened)

@@ -73,7 +73,7 @@ def create_app(
     context = Context(
         pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size, feedback=config.feedback_reward
     )
-    ingest = Ingest(context, sessions, config, keys)
+    ingest = Ingest(context, sessions, meters, config, keys)
     app = _Gateway(services, ingest, pool, keys)
     _add_calls(app, services)
     _add_models(app, exchange, engine)
@@ -81,6 +81,7 @@ def create_app(
     app.include_router(Feed(pool, config).router())
     app.include_router(Operations(engine, pool, gate, meters).router())
     app.openapi = documented(app)  # type: ignore[method-assign]  # the framework's own way to replace it
+    app.state.meters = meters
     app.add_exception_handler(StepwellError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -185,6 +186,7 @@ class _LastResort:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     problem = logged(error, f"{request.method} {request.url.path}")
+    request.app.state.meters.refusals.labels(problem.code).inc()
     return problem_response(problem, problem_json(problem))
 
 

@@ -58,6 +58,18 @@ class Meters:
         self.steps = Counter(
             "stepwell_steps", "Steps stored", ["finish_reason", "fork", "side", "token_source"], registry=registry
         )
+        self.items = Counter(
+            "stepwell_items",
+            "Items submitted, by kind and outcome (stored, duplicate, or the error's code)",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self.refusals = Counter(
+            "stepwell_refusals",
+            "Other requests of our own routes that were refused, by the error's code",
+            ["code"],
+            registry=registry,
+        )
         self.tokens = Counter(
             "stepwell_tokens",
             "Tokens of stored steps: prompt, cached (of the prompt), response",
@@ -70,6 +82,7 @@ class Meters:
         self.seconds_with = lru_cache(256)(self.seconds.labels)
         self.first_with = lru_cache(256)(self.first.labels)
         self._step_with = lru_cache(256)(self.steps.labels)
+        self.item_with = lru_cache(256)(self.items.labels)
         running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
         running.set_function(lambda: gate.running)
         waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)

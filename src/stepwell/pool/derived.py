@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 import sqlalchemy as sa
 
 from stepwell.pool import bulk, readiness
-from stepwell.pool.prepared import LookUp, Prepared
+from stepwell.pool.prepared import Among, LookUp, Prepared
 from stepwell.pool.readiness import Completion, Facts
 from stepwell.pool.schema import annotations, deliveries, frontiers, groups, tags, trajectories, unsettled
 from stepwell.types import Annotation, Status, Step, Verdict
@@ -26,6 +27,7 @@ _complete = LookUp(
 _set_group = Prepared(
     sa.update(groups).where(groups.c.cursor == sa.bindparam("of")), ["of", "ready_cursor", "ready_version"]
 )
+_offer_again = Among(sa.delete(deliveries).where(deliveries.c.lease_id.is_(None)), deliveries.c.unit_cursor)
 _said = LookUp(
     sa.select(
         annotations.c.trajectory_cursor,
@@ -61,42 +63,63 @@ class TrajectoryState:
     policy_version_max: int | None = None
     facts: Facts | None = None
     """What holds of it; None: not loaded, because this batch says nothing new."""
+    grown: bool = False
+    """Whether this batch adds steps."""
+    told: bool = False
+    """Whether this batch says how it ended, or changes what holds of it."""
     judged: bool = False
     """Whether this batch changes what holds of it."""
 
     def add_step(self, step: Step) -> None:
         """Count a step."""
+        self.grown = True
         self.steps += 1
         self.next_index = max(self.next_index, step.index + 1)
         self.prompt_tokens += len(step.prompt_ids)
         self.response_tokens += len(step.response_ids)
         lowest, highest = self.policy_version_min, self.policy_version_max
-        self.policy_version_min = min(step.policy_version_min, step.policy_version_min if lowest is None else lowest)
-        self.policy_version_max = max(step.policy_version_max, step.policy_version_max if highest is None else highest)
+        if lowest is None or step.policy_version_min < lowest:
+            self.policy_version_min = step.policy_version_min
+        if highest is None or step.policy_version_max > highest:
+            self.policy_version_max = step.policy_version_max
 
     def add_annotation(self, note: Annotation, step_cursor: int | None, cursor: int) -> None:
-        """Fold a fact in."""
+        """Fold a fact in; what follows from several is worked out by `settle`."""
         if note.kind == "end":
+            self.told = True
             self.status = readiness.status_of([note])
             self.end_cursor = self.end_cursor or cursor
         elif note.kind == "reward":
             self.reward_cursor = self.reward_cursor or cursor
         if note.kind in readiness.STANDING:
-            facts = self.facts = self.facts or Facts()
-            facts.add(step_cursor, note.kind, note.name, note.value)
-            self.reward, self.verdict, self.judged = facts.reward, facts.verdict, True
-        self.complete_cursor = readiness.completed_at(self.status, self.end_cursor, self.reward_cursor)
+            self.told = self.judged = True
+            self.facts = self.facts or Facts()
+            self.facts.add(step_cursor, note.kind, note.name, note.value)
+
+    def settle(self) -> None:
+        """Work out what follows from all that was folded in."""
+        if self.judged and self.facts is not None:
+            self.reward, self.verdict = self.facts.reward, self.facts.verdict
+        if self.told:
+            self.complete_cursor = readiness.completed_at(self.status, self.end_cursor, self.reward_cursor)
 
     def derived(self) -> tuple[object, ...]:
         """The values of `DERIVED`."""
-        return tuple([getattr(self, name) for name in DERIVED])
+        self.settle()
+        values: tuple[object, ...] = _derived(self)
+        return values
 
 
-DERIVED: Final = (
-    *("status", "end_cursor", "reward_cursor", "complete_cursor", "reward", "verdict", "steps", "next_index"),
-    *("prompt_tokens", "response_tokens", "policy_version_min", "policy_version_max"),
+_OF_NOTES: Final = ("status", "end_cursor", "reward_cursor", "complete_cursor", "reward", "verdict")
+_OF_STEPS: Final = (
+    *("steps", "next_index", "prompt_tokens", "response_tokens"),
+    *("policy_version_min", "policy_version_max"),
 )
+DERIVED: Final = (*_OF_NOTES, *_OF_STEPS)
 """The columns of a trajectory that later records change."""
+_derived: Final = attrgetter(*DERIVED)
+_noted: Final = attrgetter("cursor", *_OF_NOTES)
+_grown: Final = attrgetter("cursor", *_OF_STEPS)
 
 
 def load_facts(connection: sa.Connection, states: Collection[TrajectoryState]) -> None:
@@ -112,8 +135,12 @@ def load_facts(connection: sa.Connection, states: Collection[TrajectoryState]) -
 
 def update(connection: sa.Connection, states: Sequence[TrajectoryState], new: Collection[int]) -> None:
     """Bring the rows of `states` up to date; those with a cursor in `new` are already."""
-    grown = [(state.cursor, *state.derived()) for state in states if state.cursor not in new]
-    bulk.update(connection, trajectories, ("cursor", *DERIVED), grown)
+    stored = [state for state in states if state.cursor not in new]
+    for state in stored:
+        state.settle()
+    # Apart, so that an index is only touched by what it is about.
+    bulk.update(connection, trajectories, ("cursor", *_OF_STEPS), [_grown(state) for state in stored if state.grown])
+    bulk.update(connection, trajectories, ("cursor", *_OF_NOTES), [_noted(state) for state in stored if state.told])
     judged = [state for state in states if state.judged]
     if judged:
         _retag(connection, judged)
@@ -142,8 +169,7 @@ def _retag(connection: sa.Connection, states: Sequence[TrajectoryState]) -> None
 def _reconsider(connection: sa.Connection, states: Sequence[TrajectoryState]) -> None:
     """What consumers had dropped they may want now: something else holds of it."""
     units = {state.cursor for state in states} | {state.group_cursor for state in states if state.group_cursor}
-    again = sa.delete(deliveries).where(deliveries.c.unit_cursor.in_(units), deliveries.c.lease_id.is_(None))
-    if units and connection.execute(again).rowcount:
+    if units and _offer_again.execute(connection, list(units)).rowcount:
         connection.execute(sa.update(frontiers).values(cursor=0))
 
 

@@ -5,21 +5,21 @@ record is judged in memory, in order; then the rows are written with one INSERT 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import sqlalchemy as sa
 
-from stepwell.errors import Conflict, InvalidRecord, NotFound, StepwellError
+from stepwell.errors import Conflict, NotFound, StepwellError
 from stepwell.pool import bulk, derived, queries, rows
 from stepwell.pool.base import Receipt
 from stepwell.pool.derived import DERIVED, TrajectoryState
 from stepwell.pool.prepared import LookUp, Prepared
 from stepwell.pool.rows import COLUMNS, TABLES, Draft, Row
 from stepwell.pool.schema import groups, meta, steps, trajectories
-from stepwell.pool.tokens import PACKED, RunningHashes, StepPacker
+from stepwell.pool.tokens import PACKED, StepPacker
 from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
 NO_GROUP: Final = "default"
@@ -56,10 +56,9 @@ def append(connection: sa.Connection, records: Sequence[Record], packer: StepPac
     If it raises, the transaction must be rolled back and `packer.forget()` called.
     """
     batch = _Batch(connection, packer)
-    drafts = [_drafted(record, packer.hashes) for record in records]
-    batch.look_up([draft for draft in drafts if isinstance(draft, Draft)])
+    batch.look_up(records)
     with batch.inserting_steps(sum(isinstance(record, Step) for record in records)):
-        receipts = [batch.judge(draft) if isinstance(draft, Draft) else draft for draft in drafts]
+        receipts = [batch.judge(record) for record in records]
     batch.write()
     return receipts
 
@@ -76,18 +75,8 @@ def draw_cursor(connection: sa.Connection) -> int:
     return cursor
 
 
-def _drafted(record: Record, hashes: RunningHashes) -> Draft | Receipt:
-    try:
-        return rows.draft(record, hashes)
-    except InvalidRecord as refusal:
-        return Receipt(id=record.id, cursor=None, error=refusal)
-
-
-class _Stored(NamedTuple):
-    """What tells a retry from a conflict."""
-
-    cursor: int
-    digest: object
+_Stored = tuple[int, object]
+"""Cursor and digest: what tells a retry from a conflict."""
 
 
 @dataclass
@@ -114,39 +103,39 @@ class _Batch:
     new: list[TrajectoryState] = field(default_factory=list)
     touched: dict[int, TrajectoryState] = field(default_factory=dict)
 
-    def look_up(self, drafts: Sequence[Draft]) -> None:
+    def look_up(self, records: Sequence[Record]) -> None:
         """Load all that the verdicts depend on."""
-        wanted = _mentioned(drafts)
+        wanted = _mentioned(records)
         self.before = self.cursor = lock_cursor(self.connection)
         for kind in (Annotation, UpdateInfo):
-            for row in _stored[kind].rows(self.connection, list(wanted[kind])):
-                self.stored[kind][row.id] = _Stored(row.cursor, row.digest)
-        for row in _groups.rows(self.connection, list(wanted[GroupInfo])):
-            self.stored[GroupInfo][row.id] = _Stored(row.cursor, row.digest)
+            for row in _stored[kind].rows(self.connection, wanted[kind]):
+                self.stored[kind][row.id] = (row.cursor, row.digest)
+        for row in _groups.rows(self.connection, wanted[GroupInfo]):
+            self.stored[GroupInfo][row.id] = (row.cursor, row.digest)
             self.channels[row.id] = row.channel
-        for row in _steps.rows(self.connection, list(wanted[Step])):
-            self.stored[Step][row.id] = _Stored(row.cursor, row.digest)
+        for row in _steps.rows(self.connection, wanted[Step]):
+            self.stored[Step][row.id] = (row.cursor, row.digest)
             self.owners[row.id] = row.trajectory_cursor
         self._load_trajectories(_by_id, wanted[TrajectoryInfo])
         beyond = set(self.owners.values()) - self.by_cursor.keys()
-        self._load_trajectories(_by_cursor, beyond)
+        self._load_trajectories(_by_cursor, list(beyond))
         if wanted[Annotation]:
             derived.load_facts(self.connection, self.by_cursor.values())
-        self._load_occupied(drafts)
+        self._load_occupied(records)
 
-    def _load_trajectories(self, look_up: LookUp, values: Iterable[object]) -> None:
-        for row in look_up.rows(self.connection, list(values)):
+    def _load_trajectories(self, look_up: LookUp, values: Sequence[object]) -> None:
+        for row in look_up.rows(self.connection, values):
             state = TrajectoryState(*row[2:])
-            self.stored[TrajectoryInfo][row.id] = _Stored(row.cursor, row.digest)
+            self.stored[TrajectoryInfo][row.id] = (row.cursor, row.digest)
             self.by_id[row.id] = self.by_cursor[row.cursor] = state
 
-    def _load_occupied(self, drafts: Sequence[Draft]) -> None:
+    def _load_occupied(self, records: Sequence[Record]) -> None:
         """Which indices are taken, of trajectories to which steps come late: nearly all come in order."""
         late = {
             state.cursor
-            for draft in drafts
-            if isinstance(draft.record, Step) and (state := self.by_id.get(draft.record.trajectory_id)) is not None
-            if draft.record.index < state.next_index
+            for record in records
+            if isinstance(record, Step) and (state := self.by_id.get(record.trajectory_id)) is not None
+            if record.index < state.next_index
         }
         for row in _positions.rows(self.connection, list(late)):
             self.occupied[row.trajectory_cursor].add(row.position)
@@ -158,24 +147,20 @@ class _Batch:
         with bulk.inserting(self.connection, steps, _INSERTED[Step], expected) as self.insert[Step]:
             yield
 
-    def judge(self, draft: Draft) -> Receipt:
+    def judge(self, record: Record) -> Receipt:
         """Admit the record, or say why not."""
-        record, row, digest, _ = draft
-        kind = type(record)
-        stored = self.stored[kind].get(record.id)
-        if stored is not None and stored.digest == digest:
-            return Receipt(id=record.id, cursor=stored.cursor, duplicate=True)
-        if stored is not None:
-            refusal = Conflict(f"{record.id!r} is already in the pool with other content; records never change")
-            return Receipt(id=record.id, cursor=None, error=refusal)
+        stored = self.stored[type(record)]
         cursor = self.cursor + 1
         try:
+            draft = rows.draft(record, self.packer)
+            if record.id in stored:
+                return _again(record.id, stored[record.id], draft.digest)
             extra = self._admit(draft, cursor)
         except StepwellError as error:
             return Receipt(id=record.id, cursor=None, error=error)
         self.cursor = cursor
-        self.stored[kind][record.id] = _Stored(cursor, digest)
-        self.insert[kind]((cursor, *row, bytearray(digest), *extra))
+        stored[record.id] = (cursor, draft.digest)
+        self.insert[type(record)]((cursor, *draft.row, bytearray(draft.digest), *extra))
         return Receipt(id=record.id, cursor=cursor)
 
     def _admit(self, draft: Draft, cursor: int) -> Row:
@@ -198,7 +183,7 @@ class _Batch:
         if group is None and info.group_id is not None:
             raise NotFound(f"trajectory {info.id!r} names the group {info.group_id!r}, which the pool does not hold")
         channel = self.channels[info.group_id] if info.group_id is not None else NO_GROUP
-        state = TrajectoryState(cursor, group.cursor if group else None, channel)
+        state = TrajectoryState(cursor, group[0] if group else None, channel)
         self.by_id[info.id] = self.by_cursor[cursor] = self.touched[cursor] = state
         self.new.append(state)
         return (state.group_cursor, channel)
@@ -233,8 +218,8 @@ class _Batch:
             raise Conflict(f"trajectory {note.target_id!r} has ended as {state.status}; it cannot end as {note.name}")
         self.touched[state.cursor] = state
         if note.kind == "end":
-            self.packer.ended(note.target_id, state.cursor)
-        of = None if step is None else step.cursor
+            self.packer.ended(note.target_id)
+        of = None if step is None else step[0]
         state.add_annotation(note, of, cursor)
         return (state.cursor, of)
 
@@ -256,19 +241,28 @@ class _Batch:
         derived.update(self.connection, list(self.touched.values()), {state.cursor for state in self.new})
 
 
-def _mentioned(drafts: Iterable[Draft]) -> dict[type[Record], set[str]]:
-    """Ids of all records that a batch submits or refers to."""
+def _again(record_id: str, stored: _Stored, digest: bytes) -> Receipt:
+    """The receipt of a record that is there already, or of another one of that name."""
+    cursor, held = stored
+    if held != digest:
+        raise Conflict(f"{record_id!r} is already in the pool with other content; records never change")
+    return Receipt(id=record_id, cursor=cursor, duplicate=True)
+
+
+def _mentioned(records: Iterable[Record]) -> dict[type[Record], list[str]]:
+    """Ids of all records that a batch submits or refers to, as far as there can be such."""
     ids: dict[type[Record], set[str]] = {kind: set() for kind in TABLES}
-    for draft in drafts:
-        record = draft.record
+    for record in records:
         ids[type(record)].add(record.id)
-        match record:
-            case Step():
-                ids[TrajectoryInfo].add(record.trajectory_id)
-            case TrajectoryInfo(group_id=str(group_id)):
-                ids[GroupInfo].add(group_id)
-            case Annotation():
-                ids[Step if record.target == "step" else TrajectoryInfo].add(record.target_id)
-            case _:
-                pass
-    return ids
+        if isinstance(record, Step):
+            ids[TrajectoryInfo].add(record.trajectory_id)
+        elif isinstance(record, Annotation):
+            ids[Step if record.target == "step" else TrajectoryInfo].add(record.target_id)
+        elif isinstance(record, TrajectoryInfo) and record.group_id is not None:
+            ids[GroupInfo].add(record.group_id)
+    return {kind: _storable(names) for kind, names in ids.items()}
+
+
+def _storable(names: Collection[str]) -> list[str]:
+    """Without those that no database can be asked for."""
+    return list(names) if rows.storable("".join(names)) else [name for name in names if rows.storable(name)]

@@ -40,7 +40,8 @@ def _on_sqlite(element: _Among, compiler: Any, **options: Any) -> str:
 def _on_postgresql(element: _Among, compiler: Any, **options: Any) -> str:
     column, values = compiler.process(element.column, **options), compiler.process(element.values, **options)
     kind = compiler.dialect.type_compiler_instance.process(element.column.type)
-    return f"{column} = ANY(CAST({values} AS {kind}[]))"
+    binary = values.removesuffix("s") + "b"  # %(among)b: a list takes psycopg four times as long to write as text
+    return f"{column} = ANY(CAST({binary} AS {kind}[]))"
 
 
 class Prepared:
@@ -85,6 +86,23 @@ class Prepared:
         return known
 
 
+class Among:
+    """A statement about the rows where one column is among given values, however many."""
+
+    def __init__(self, statement: Any, column: sa.ColumnElement[Any]) -> None:
+        """`statement` must not have a parameter of its own."""
+        self._prepared = Prepared(statement.where(_Among(column)))
+
+    def execute(self, connection: sa.Connection, values: Sequence[object]) -> Any:
+        """Gives the driver's cursor.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database refused it.
+        """
+        among = list(values) if connection.dialect.name == "postgresql" else json.dumps(list(values))
+        return self._prepared.execute(connection, [{_AMONG: among}])
+
+
 class LookUp:
     """The rows of a SELECT where one column is among given values, however many."""
 
@@ -93,10 +111,9 @@ class LookUp:
         names = [column.name for column in statement.selected_columns]
         make_type: Any = namedtuple  # whose fields mypy wants to see
         self._made: Callable[[Iterable[object]], Any] = make_type("Row", names)._make
-        self._prepared = Prepared(statement.where(_Among(column)))
+        self._among = Among(statement, column)
 
     def rows(self, connection: sa.Connection, values: Sequence[object]) -> Iterator[Any]:
         """In no order of the values, but in that of the statement."""
         if values:
-            among = list(values) if connection.dialect.name == "postgresql" else json.dumps(list(values))
-            yield from map(self._made, self._prepared.execute(connection, [{_AMONG: among}]).fetchall())
+            yield from map(self._made, self._among.execute(connection, values).fetchall())

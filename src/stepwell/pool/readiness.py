@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from stepwell.types import Annotation, Status, Step, Trajectory, TrajectoryInfo, Verdict
 
@@ -12,8 +12,7 @@ STANDING: Final = ("reward", "verdict", "tag")
 """Kinds of annotations of which the newest holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """One trajectory of a group that is complete: ended, not failed, rewarded."""
 
     trajectory: int

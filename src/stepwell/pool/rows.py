@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from stepwell.errors import InvalidRecord
 from stepwell.pool import schema
-from stepwell.pool.tokens import Payload, RunningHashes
+from stepwell.pool.tokens import Payload, StepPacker
 from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
 Row = tuple[object, ...]
@@ -63,15 +63,15 @@ COLUMNS: Final[dict[type[Record], tuple[str, ...]]] = {
 """Names of the columns that a record alone decides, in the order of `Draft.row`."""
 
 
-def draft(record: Record, hashes: RunningHashes | None = None) -> Draft:
-    """Encode what the record alone decides; `hashes` spare the work of hashing again what its prompt repeats.
+def draft(record: Record, packer: StepPacker | None = None) -> Draft:
+    """Encode what the record alone decides; `packer` spares the work of hashing again what its prompt repeats.
 
     Raises:
         InvalidRecord: a text with NUL or a lone surrogate, a float that is not finite, an integer beyond 63 bits.
     """
     match record:
         case Step():
-            return _step(record, hashes)
+            return _step(record, packer)
         case Annotation():
             return _annotation(record)
         case TrajectoryInfo():
@@ -112,8 +112,8 @@ def _draft(record: Record, row: Row, texts: tuple[str, ...] | None, refers_to: R
     return Draft(record, row, digest_of(content, refers_to), None)
 
 
-def _step(step: Step, hashes: RunningHashes | None) -> Draft:
-    sampling, payload = step.sampling, Payload.of(step)
+def _step(step: Step, packer: StepPacker | None) -> Draft:
+    sampling, payload = step.sampling, packer.payload(step) if packer else Payload.of(step)
     row: Row = (  # in one piece: nested tuples that are spread out cost as much as the checks below
         step.id,
         step.created_at + 0.0,  # + 0.0: SQLite has no negative zero
@@ -142,8 +142,7 @@ def _step(step: Step, hashes: RunningHashes | None) -> Draft:
     if not (_plain_step(row) and storable("".join(texts))):
         row = _checked("Step", COLUMNS[Step], row)
         _checked("Step", ("trajectory_id",), (step.trajectory_id,))
-    ids = hashes.of(step.trajectory_id, payload.ids) if hashes else sha256(payload.ids).digest()
-    identity = _encode((row[0], row[3:], step.trajectory_id, len(payload.request), ids))
+    identity = _encode((row[0], row[3:], step.trajectory_id, len(payload.request), payload.hashed.digest()))
     rest = b"".join((identity, payload.logprobs, payload.request, payload.message))
     return Draft(step, row, sha256(rest).digest()[:16], payload)
 
@@ -161,17 +160,19 @@ def _held(column: sa.Column[Any]) -> type:
 _encode: Final = msgspec.msgpack.Encoder().encode
 _PLAIN: Final = {kind: _signatures(kind) for kind in TABLES}
 _TEXTS: Final = frozenset({str, type(None)})
-_SEED: Final = COLUMNS[Step].index("seed")
+_UNBOUNDED: Final = operator.itemgetter(
+    *map(COLUMNS[Step].index, ("latency", "policy_version_max", "top_k", "max_tokens", "seed"))
+)
+"""What `Step` itself sets no bound to."""
 
 
 def _plain_step(row: Row) -> bool:
     """Whether a step's row needs no check: nearly all do not, and checking value by value costs more than storing."""
     if tuple(map(type, row)) not in _PLAIN[Step]:
         return False
-    values: Any = row
-    seed = values[_SEED] or 0
-    whole = max(values[5], values[10], values[11], seed, -seed) <= _LARGEST  # the others are bounded by `Step`
-    return whole and math.isfinite(values[1] + values[2])
+    latency, version, top_k, max_tokens, seed = _UNBOUNDED(row)
+    whole = version <= _LARGEST and top_k <= _LARGEST and max_tokens <= _LARGEST
+    return whole and (seed is None or -_LARGEST <= seed <= _LARGEST) and math.isfinite(latency)
 
 
 def _real(value: float | None) -> float | None:

@@ -8,6 +8,7 @@ surrogates, which agents do produce, come back exactly.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ from stepwell.types import Floats, Ids, Sampling, Step
 _TOKENS_LEVEL: Final = -1  # half the time of level 1 for a sixth more bytes
 _TEXT_LEVEL: Final = 1
 _INT32: Final = np.dtype("<i4")
+_BYTE: Final = np.dtype(np.uint8)
 _FLOAT32: Final = np.dtype("<f4")
 WIDTH: Final = 4
 """Bytes of an id, and of a log-probability."""
@@ -38,128 +40,146 @@ PACKED: Final = ("base_cursor", "prompt_shared", "tokens", "logprobs", "request_
 class Payload(NamedTuple):
     """What is large in a step, as little-endian bytes and UTF-8."""
 
-    ids: bytes
-    """Of the prompt, then of the response."""
-    prompt: int
-    """Bytes of the prompt."""
+    trajectory_id: str
+    prompt: bytes
+    """Ids."""
+    response: bytes
+    """Ids."""
     logprobs: bytearray
     """No `bytes`: sqlite3 looks for an adapter for each of those, which takes it longer than to store them."""
     request: bytes
     message: bytes
+    hashed: Any
+    """SHA-256 of the ids."""
+    after: "_Last | None"
+    """The step whose prompt and response the prompt begins with; None: that is not known."""
+    added: bytes
+    """The ids after those."""
 
     @classmethod
-    def of(cls, step: Step) -> "Payload":
-        """The payload of `step`."""
+    def of(cls, step: Step, last: "_Last | None" = None) -> "Payload":
+        """The payload of `step`, with less work if it goes on from `last`, which then has no hash any more."""
         prompt = step.prompt_ids.astype(_INT32, copy=False).tobytes()
         response = step.response_ids.astype(_INT32, copy=False).tobytes()
+        if last is not None and prompt.startswith(last.prompt) and prompt.startswith(last.response, len(last.prompt)):
+            added = prompt[len(last.prompt) + len(last.response) :] + response
+            hashed, last.hashed = last.hashed, None
+        else:
+            last, hashed, added = None, None, prompt + response
+        if hashed is None:
+            hashed = sha256(prompt + response)
+        else:
+            hashed.update(added)
         return cls(
-            prompt + response,
-            len(prompt),
+            step.trajectory_id,
+            prompt,
+            response,
             bytearray(step.logprobs.astype(_FLOAT32, copy=False)),
             step.request.encode("utf-8", "surrogatepass"),
             step.response.encode("utf-8", "surrogatepass"),
+            hashed,
+            last,
+            added,
         )
 
 
-class _Context(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Last:
     """What the next step of a trajectory may repeat."""
 
+    trajectory: int
+    """Cursor of it: one that was forgotten may come again under its old id."""
     cursor: int
-    ids: bytes
-    request: bytes
     number: int
     """Steps that the trajectory had before this one."""
     depth: int
     """Steps that must be read to read this one, itself included."""
+    prompt: bytes
+    response: bytes
+    request: bytes
+    hashed: Any
+    """SHA-256 of the ids, to go on with; None: a step that may never have been packed has taken it."""
 
-
-class RunningHashes:
-    """SHA-256 of the ids of steps; one that goes on from the last of its trajectory costs only what it adds.
-
-    It depends on the ids alone, so nothing has to be forgotten when a step is refused. Not thread-safe.
-    """
-
-    def __init__(self, budget: int = _CACHE_BYTES) -> None:
-        self._last: Recent[str, tuple[bytes, Any]] = Recent(budget)
-
-    def of(self, trajectory_id: str, ids: bytes) -> bytes:
-        """[32]: the hash of `ids`."""
-        before, running = self._last.get(trajectory_id) or (b"", None)
-        if running is not None and ids.startswith(before):
-            running.update(memoryview(ids)[len(before) :])
-        else:
-            running = sha256(ids)
-        self._last.keep(trajectory_id, (ids, running), len(ids) + _HASH_BYTES)
-        digest: bytes = running.digest()
-        return digest
-
-    def drop(self, trajectory_id: str) -> None:
-        """Forget the last step of a trajectory."""
-        self._last.drop(trajectory_id)
+    def comes_before(self, trajectory: int, number: int) -> bool:
+        """Whether this is the step just before the one with these; another process may have added some since."""
+        return self.trajectory == trajectory and self.number + 1 == number
 
 
 class StepPacker:
     """Packs the steps of one writer, each against the last one that it packed of the same trajectory.
 
-    Bases are kept within a budget of bytes. A step whose base is not at hand (after a restart, say) is stored whole, so
+    Last steps are kept within a budget of bytes. A step that finds none (after a restart, say) is stored whole, so
     writing never reads. Not thread-safe.
     """
 
     def __init__(self, budget: int = _CACHE_BYTES) -> None:
-        self.hashes = RunningHashes(budget)
-        """Those of the same writer's steps."""
         self._pack_tokens = zstandard.ZstdCompressor(level=_TOKENS_LEVEL, write_checksum=True).compress
         self._pack_text = zstandard.ZstdCompressor(level=_TEXT_LEVEL, write_checksum=True).compress
-        self._contexts: Recent[int, _Context] = Recent(budget)
+        self._last: Recent[str, _Last] = Recent(budget)
+
+    def payload(self, step: Step) -> Payload:
+        """That of `step`, with less work if it goes on from the last one of its trajectory."""
+        return Payload.of(step, self._last.get(step.trajectory_id))
 
     def pack(self, payload: Payload, *, trajectory: int, cursor: int, number: int) -> tuple[object, ...]:
-        """The values of `PACKED` for a step that goes to `cursor`, after `number` others of its trajectory."""
-        base = self._contexts.get(trajectory)
-        # The step just before it, or none: another process may have added some since.
-        if base and (base.number + 1 != number or base.depth == LONGEST_CHAIN):
+        """The values of `PACKED` for a step that goes to `cursor`, after `number` others of the one at `trajectory`."""
+        trajectory_id, prompt, response, logprobs, request, message, hashed, after, added = payload
+        base = self._last.get(trajectory_id)
+        if base is not None and not (base.comes_before(trajectory, number) and base.depth < LONGEST_CHAIN):
             base = None
-        ids, prompt, logprobs, request, message = payload
-        known = _shared(base.ids, ids, prompt) // WIDTH * WIDTH if base else 0
-        repeated = _shared(base.request, request, len(request)) if base and request else 0
-        rests = base is not None and bool(known or repeated)
-        depth = base.depth + 1 if base and rests else 1
-        self._contexts.keep(trajectory, _Context(cursor, ids, request, number, depth), len(ids) + len(request))
+        if base is not after:
+            shared = _shared(base.prompt + base.response, prompt) // WIDTH * WIDTH if base is not None else 0
+            added = prompt[shared:] + response
+        known = len(prompt) + len(response) - len(added)
+        repeated = 0 if base is None else _shared(base.request, request)
+        if not (known or repeated):
+            base = None
+        depth = 1 if base is None else base.depth + 1
+        last = _Last(trajectory, cursor, number, depth, prompt, response, request, hashed)
+        self._last.keep(trajectory_id, last, len(prompt) + len(response) + len(request) + _HASH_BYTES)
         return (
-            base.cursor if base and rests else None,
+            None if base is None else base.cursor,
             known // WIDTH,
-            bytearray(self._pack_tokens(_by_significance(ids[known:]))),
+            bytearray(self._pack_tokens(_by_significance(added))),
             logprobs,
             repeated,
             len(request) - repeated,
             bytearray(self._pack_text(request[repeated:] + message) if request or message else b""),
         )
 
-    def ended(self, trajectory_id: str, trajectory: int) -> None:
+    def ended(self, trajectory_id: str) -> None:
         """Drop what is kept of a trajectory that takes no step any more."""
-        self.hashes.drop(trajectory_id)
-        self._contexts.drop(trajectory)
+        self._last.drop(trajectory_id)
 
     def forget(self) -> None:
-        """Drop all bases: a transaction was rolled back, and steps that were packed in it are not in the pool."""
-        self._contexts.clear()
+        """Drop all of it: a transaction was rolled back, and steps that were packed in it are not in the pool."""
+        self._last.clear()
 
 
 def _by_significance(ids: bytes) -> bytes:
-    return np.frombuffer(ids, np.uint8).reshape(-1, WIDTH).T.tobytes()
+    return np.ndarray((WIDTH, len(ids) // WIDTH), _BYTE, ids, strides=(1, WIDTH)).tobytes()
 
 
 def _in_order(planes: bytes) -> bytes:
     return np.frombuffer(planes, np.uint8).reshape(WIDTH, -1).T.tobytes()
 
 
-def _shared(left: bytes, right: bytes, most: int) -> int:
-    """Length of the longest common prefix, of at most so many bytes."""
-    if right.startswith(left, 0, most):  # nearly always: the next prompt goes on where the last one ended
+def _shared(left: bytes, right: bytes) -> int:
+    """Length of the longest common prefix."""
+    if right.startswith(left):
         return len(left)
-    length = min(len(left), most)
+    length = min(len(left), len(right))
     differs = np.frombuffer(left, np.uint8, length) != np.frombuffer(right, np.uint8, length)
     first = int(differs.argmax()) if length else 0
     return first if length and differs[first] else length
+
+
+class _Read(NamedTuple):
+    """What a step that was read was given and gave."""
+
+    cursor: int
+    ids: bytes
+    request: bytes
 
 
 def unpack(rows: Iterable[sa.Row[Any]]) -> Iterator[Step]:
@@ -179,10 +199,8 @@ def unpack(rows: Iterable[sa.Row[Any]]) -> Iterator[Step]:
         yield step
 
 
-def _unpacked(
-    row: sa.Row[Any], before: _Context | None, decompress: Callable[[bytes], bytes]
-) -> tuple[_Context, bytes]:
-    """What the step was given and gave, and its message."""
+def _unpacked(row: sa.Row[Any], before: _Read | None, decompress: Callable[[bytes], bytes]) -> tuple[_Read, bytes]:
+    """All but its message, and that."""
     tokens = _in_order(decompress(row.tokens))
     texts = decompress(row.texts) if row.texts else b""
     request = texts[: row.request_rest]
@@ -191,10 +209,10 @@ def _unpacked(
             raise ValueError(f"the step that it is stored against, at {row.base_cursor}, is gone")
         tokens = before.ids[: row.prompt_shared * WIDTH] + tokens
         request = before.request[: row.request_shared] + request
-    return _Context(row.cursor, tokens, request, 0, 0), texts[row.request_rest :]
+    return _Read(row.cursor, tokens, request), texts[row.request_rest :]
 
 
-def _step(row: sa.Row[Any], context: _Context, message: bytes) -> Step:
+def _step(row: sa.Row[Any], context: _Read, message: bytes) -> Step:
     ids: Ids = np.frombuffer(context.ids, _INT32)
     logprobs: Floats = np.frombuffer(row.logprobs, _FLOAT32)
     return Step(

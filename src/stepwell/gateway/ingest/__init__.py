@@ -14,7 +14,7 @@ from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body, described
 from stepwell.gateway.ingest.context import Context
 from stepwell.gateway.ingest.feedback import EventWire, FeedbackWire
-from stepwell.gateway.ingest.submit import Intake, Submission, SubmitEndpoint
+from stepwell.gateway.ingest.submit import Intake, Submission, SubmitEndpoint, told
 from stepwell.gateway.ingest.views import SessionAnswer, StatsView, TrajectoryView, Verdicts, trajectory_json
 from stepwell.gateway.ingest.wire import (
     CurationWire,
@@ -28,6 +28,7 @@ from stepwell.gateway.ingest.wire import (
     Wire,
 )
 from stepwell.gateway.keys import KeyRing
+from stepwell.gateway.observe import Meters
 from stepwell.gateway.problems import explain
 from stepwell.gateway.sessions import Sessions
 
@@ -46,12 +47,20 @@ _W = TypeVar("_W", bound=Wire)
 class Ingest:
     """The routes below `/v1` that write to and read from the pool."""
 
-    def __init__(self, context: Context, sessions: Sessions, config: GatewayConfig, keys: KeyRing | None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sessions: Sessions,
+        meters: Meters,
+        config: GatewayConfig,
+        keys: KeyRing | None,
+    ) -> None:
         """Check items against `context` and store them in its pool.
 
         Args:
             context: The model that is served, and the pool.
             sessions: Told which trajectories somebody else wrote to.
+            meters: Count what becomes of items.
             config: Limits of bodies.
             keys: Mint the keys of sessions; None: keys that prove nothing.
         """
@@ -60,7 +69,8 @@ class Ingest:
         self._keys = keys
         self._intake = Intake(context, sessions)
         self.endpoints = {
-            f"/v1/{kind}": SubmitEndpoint(self._intake, config, kind, wire) for kind, (wire, _) in _KINDS.items()
+            f"/v1/{kind}": SubmitEndpoint(self._intake, meters, config, kind, wire)
+            for kind, (wire, _) in _KINDS.items()
         }
         """Those that take items, by their paths: as applications they cost half of what they cost as routes."""
 
@@ -96,7 +106,7 @@ class Ingest:
         """End a trajectory: complete it (`terminated`), cut it (`truncated`), or abort it (`failed`)."""
         wire = await self._only(request, EndWire)
         record = wire.record(trajectory_id)
-        return await self._intake.store([Submission(id=record.id, records=(record,))])
+        return told(await self._intake.store([Submission(id=record.id, records=(record,))]))
 
     async def session(self, request: Request) -> Response:
         """Open a trajectory, and say how to call in it."""

@@ -17,6 +17,7 @@ from stepwell.gateway.ingest.bodies import Body
 from stepwell.gateway.ingest.context import Context
 from stepwell.gateway.ingest.views import Refusal, Verdict, Verdicts
 from stepwell.gateway.ingest.wire import Item
+from stepwell.gateway.observe import Meters
 from stepwell.gateway.problems import explain, logged, problem_json, problem_of, problem_response
 from stepwell.gateway.sessions import Sessions
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone
@@ -73,7 +74,7 @@ class Intake:
         except StepwellError as error:
             return Submission(id=item_id, error=error)
 
-    async def store(self, submissions: Sequence[Submission]) -> Response:
+    async def store(self, submissions: Sequence[Submission]) -> Verdicts:
         """Store what is well formed; one verdict per item, in order, those of refused items included.
 
         Raises:
@@ -93,16 +94,22 @@ class Intake:
         refusals = [receipt.error for receipt in receipts if receipt.error is not None]
         if refusals and len(receipts) == 1:
             raise refusals[0]
-        answer = Verdicts(results=[_verdict(receipt) for receipt in receipts])
-        return Response(answer.model_dump_json(), 207 if refusals else 200, media_type="application/json")
+        return Verdicts(results=[_verdict(receipt) for receipt in receipts])
+
+
+def told(verdicts: Verdicts) -> Response:
+    """The answer to a submission: 207 if some of the items were refused."""
+    refused = any(verdict.error for verdict in verdicts.results)
+    return Response(verdicts.model_dump_json(), 207 if refused else 200, media_type="application/json")
 
 
 class SubmitEndpoint:
     """`POST` of items of one kind, alone or in a list; an ASGI application."""
 
-    def __init__(self, intake: Intake, config: GatewayConfig, kind: str, wire: type[Item]) -> None:
+    def __init__(self, intake: Intake, meters: Meters, config: GatewayConfig, kind: str, wire: type[Item]) -> None:
         """Take items of `kind`, each a `wire`."""
         self._intake = intake
+        self._meters = meters
         self._config = config
         self._kind = kind
         self._wire = wire
@@ -115,6 +122,7 @@ class SubmitEndpoint:
             response = Response(status_code=CLIENT_CLOSED)
         except Exception as error:
             problem = logged(error, f"{scope['method']} {scope['path']}")
+            self._meters.item_with(self._kind, problem.code).inc()
             response = problem_response(problem, problem_json(problem))
         await response(scope, receive, send)
 
@@ -122,7 +130,10 @@ class SubmitEndpoint:
         """The answer to a request. Raises as `Body.read`, `Body.items` and `Intake.store`."""
         body = await Body.read(request, self._config)
         aside = self._wire.looks or body.size > _LONG_BODY
-        return await self._intake.store(await asyncio.to_thread(self._read, body) if aside else self._read(body))
+        verdicts = await self._intake.store(await asyncio.to_thread(self._read, body) if aside else self._read(body))
+        for verdict in verdicts.results:
+            self._meters.item_with(self._kind, verdict.error.code if verdict.error else verdict.status).inc()
+        return told(verdicts)
 
     def _read(self, body: Body) -> list[Submission]:
         return [self._intake.understood(self._wire, item) for item in body.items(self._kind)]

@@ -88,9 +88,7 @@ def _read_steps(connection: sa.Connection, cursors: Sequence[int]) -> dict[int, 
     return dict(zip(cursors, queries.steps_at(connection, cursors), strict=True)) if cursors else {}
 
 
-def _records(
-    connection: sa.Connection, read: _Read, lines: Sequence[Any]
-) -> tuple[dict[int, Record], list[Fault]]:
+def _records(connection: sa.Connection, read: _Read, lines: Sequence[Any]) -> tuple[dict[int, Record], list[Fault]]:
     """The records at `lines` by cursor, and a fault for each that cannot be made of what is stored."""
     found: dict[int, Record] = {}
     faults: list[Fault] = []
