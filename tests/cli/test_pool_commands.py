@@ -169,3 +169,11 @@ def test_the_tail_prints_what_was_and_what_is_appended_until_it_is_interrupted(p
         assert json.loads(tail.wait_for("later"))["kind"] == "TrajectoryInfo"
         tail.interrupt()
     assert not any("Traceback" in line for line in tail.printed)
+
+
+@pytest.mark.parametrize("words", [("ls",), ("verdict", "t", "reject"), ("dataset", "freeze", "d"), ("select", "s")])
+def test_a_mistyped_pool_is_an_error_and_not_a_new_one(command: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    mistyped = tmp_path / "nope.sqlite"
+    done = command("pool", *words, "--pool", str(mistyped))
+    assert (done.code, "no pool at" in done.err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
