@@ -40,7 +40,7 @@ def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ())
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(kind, problem) for problem in error.errors())) from error
+        raise ConfigError("\n".join(_explained(kind, error))) from error
 
 
 def component_config(table: Mapping[str, type[C]], base: type[C], section: Mapping[str, Any]) -> C:
@@ -60,7 +60,7 @@ def component_config(table: Mapping[str, type[C]], base: type[C], section: Mappi
     try:
         return kind.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{use}: {_explain(kind, problem)}" for problem in error.errors())) from error
+        raise ConfigError("\n".join(f"{use}: {mistake}" for mistake in _explained(kind, error))) from error
 
 
 def imported(reference: str) -> Any:
@@ -99,7 +99,7 @@ def _module(place: str) -> ModuleType:
         spec.loader.exec_module(module)
     except ConfigError:
         raise
-    except Exception as error:  # somebody's code runs here: whatever it raises, the setting that names it is at fault
+    except (Exception, SystemExit) as error:  # somebody's code runs here; the setting that names it is at fault
         raise ConfigError(f"cannot import {place}: {type(error).__name__}: {error}") from error
     return module
 
@@ -137,10 +137,27 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     values[last] = value
 
 
+def _explained(kind: type[BaseModel], error: ValidationError) -> list[str]:
+    """A line for each mistake."""
+    problems = error.errors()
+    places = [problem["loc"] for problem in problems]
+    return [_explain(kind, problem) for problem in problems if not _follows(problem, places)]
+
+
+def _follows(problem: Any, places: Sequence[tuple[int | str, ...]]) -> bool:
+    """Whether it only follows from another mistake: without its wrong items, a list may be too short."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        other[: len(place)] == place and len(other) > len(place) for other in places
+    )
+
+
 def _explain(kind: type[BaseModel], problem: Any) -> str:
     location = ".".join(str(part) for part in problem["loc"])
     if problem["type"] != "extra_forbidden":
-        return f"{location}: {problem['msg']} (got {problem['input']!r})"
+        # A whole section is no value that somebody mistyped, and there may be a key in it.
+        got = "" if isinstance(problem["input"], Mapping) else f" (got {problem['input']!r})"
+        return ": ".join(filter(None, [location, problem["msg"].removeprefix("Value error, ")])) + got
     known = _fields_at(kind, problem["loc"][:-1])
     nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(sorted(known))}"

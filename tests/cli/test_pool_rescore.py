@@ -9,6 +9,8 @@ import pytest
 
 from stepwell.pool.store import SQLitePool
 from tests.cli.processes import Finished, stepwell
+from tests.fakes.judges import FakeJudge
+from tests.fakes.servers import serving
 from tests.scoring.worlds import records, references
 
 Run = Callable[..., Finished]
@@ -86,6 +88,37 @@ def test_what_makes_no_sense_is_an_error_in_words_and_scores_nothing(run: Run, p
     assert done.code == 1
     assert says in done.err
     assert set(rewards(path).values()) == {None}
+
+
+def test_a_pool_that_is_not_there_is_refused_and_none_is_made(command: Run, tmp_path: Path) -> None:
+    done = command("pool", "rescore", "regex", "pattern=a", "--pool", str(tmp_path / "nope.sqlite"))
+    assert done.code == 1
+    assert "no pool at" in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_scorer_that_can_score_nothing_more_ends_it_with_the_counts_and_the_reason(run: Run) -> None:
+    said = iter(["Score: 5", 401])
+    with serving(FakeJudge(lambda prompt: next(said)).app()) as url:
+        done = run("judge", f"urls=[{url}]", "model=m", "api_key=sk-1", "--workers", "1")
+    assert done.code == 1
+    assert done.out.startswith("broken off: 1 scored,")
+    assert "refuses the API key" in done.err
+    assert "STEPWELL_JUDGE_KEY" in done.err
+
+
+def test_a_function_that_never_returns_is_interrupted_all_the_same(path: Path, tmp_path: Path) -> None:
+    called = tmp_path / "called"
+    scorer = ("callable", "function=tests.scoring.functions:for_ever")
+    with stepwell("pool", "rescore", *scorer, "--pool", str(path), env={"STEPWELL_CALLED": str(called)}) as rescoring:
+        while not called.exists():
+            assert rescoring.process.poll() is None
+        assert rescoring.interrupt() == 130
+        assert "The same command goes on" in "".join(rescoring.rest())
+    in_time = (*scorer, "--pool", str(path), "--timeout", "1")
+    with stepwell("pool", "rescore", *in_time, env={"STEPWELL_CALLED": str(called)}) as rescoring:
+        rescoring.wait_for("2 failed")
+        assert rescoring.process.wait(60) == 1
 
 
 def test_interrupted_it_says_how_to_go_on_and_the_same_command_does(path: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.engines import connection
-from stepwell.engines.http import HttpClient
+from stepwell.engines.http import HttpClient, _seconds
 from stepwell.errors import ConfigError, EngineError, EngineTimeout
 from tests.fakes.servers import free_port
 
@@ -249,6 +249,43 @@ async def test_an_interim_answer_is_not_the_answer() -> None:
         client = client_of(server)
         assert await text(client) == b"x"
         await client.aclose()
+
+
+async def test_a_body_that_is_larger_than_anybody_wants_is_not_read_on() -> None:
+    async with serving(saying(whole(b"x" * 1000)), saying(whole(b"x" * 1000))) as server:
+        client = client_of(server)
+        with await client.request("GET", "/") as response:
+            assert await response.read(1000) == b"x" * 1000
+        with await client.request("GET", "/") as response, pytest.raises(EngineError, match="more than the 999 bytes"):
+            await response.read(999)
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given_", "seconds"),
+    [
+        (b"7", 7.0),
+        (b" 120 ", 120.0),
+        (b"Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        (b"soon", None),
+        (b"-1", None),
+        (b"1e9", None),
+        (b"nan", None),
+        (b"", None),
+    ],
+)
+async def test_a_server_says_when_to_ask_again_in_seconds_or_as_a_date(given_: bytes, seconds: float | None) -> None:
+    async with serving(saying(whole(b"", b"Retry-After: %b\r\n" % given_))) as server:
+        client = client_of(server)
+        with await client.request("GET", "/") as response:
+            assert response.retry_after == seconds
+        await client.aclose()
+
+
+@given(st.text(st.characters(max_codepoint=255)))
+def test_whatever_a_server_says_there_is_a_number_of_seconds_or_nothing(said: str) -> None:
+    seconds = _seconds(said)
+    assert seconds is None or seconds >= 0
 
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:

@@ -12,7 +12,7 @@ from stepwell.engines.base import Conversation, Generation
 from stepwell.engines.openai import OpenAIConfig, OpenAIEngine
 from stepwell.engines.served import ServedEngine, Syntax
 from stepwell.engines.sglang import SGLangConfig, SGLangEngine
-from stepwell.engines.upstream import Upstream, UpstreamConfig
+from stepwell.engines.upstream import Busy, Refused, Upstream, UpstreamConfig, refusal
 from stepwell.engines.vllm import VLLMConfig, VLLMEngine
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
 from stepwell.rendering.messages import Message
@@ -281,3 +281,17 @@ def test_a_url_may_end_in_v1_or_not(path: str) -> None:
 def test_a_key_is_not_shown() -> None:
     config = UpstreamConfig(urls=("http://127.0.0.1",), api_key="sk-secret")
     assert "sk-secret" not in f"{config!r} {config.model_dump()}"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, Refused) for status in (301, 308, 401, 402, 403, 404, 405, 410, 451)),
+        *((status, InvalidRequest) for status in (400, 413, 422)),
+        *((status, Busy) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
+    ],
+)
+def test_a_refusal_says_whether_it_concerns_everything_this_question_or_this_moment(status: int, kind: type) -> None:
+    error = refusal("http://x", status, "no", 7.0)
+    assert type(error) is kind
+    assert getattr(error, "retry_after", 7.0) == 7.0

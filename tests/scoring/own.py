@@ -10,3 +10,33 @@ class Always(ScorerConfig):
 
     def build(self) -> Scorer:
         return Measured(self.name, lambda trajectory: self.value)
+
+
+class Unfinished(ScorerConfig):
+    """Somebody forgot to write `build`."""
+
+
+class Broken(ScorerConfig):
+    """Cannot be made."""
+
+    def build(self) -> Scorer:
+        raise LookupError("no weights here")
+
+
+class Nothing(ScorerConfig):
+    """Makes something else."""
+
+    def build(self) -> Scorer:
+        return None  # type: ignore[return-value]
+
+
+class Stuck(ScorerConfig):
+    """Cannot be closed."""
+
+    def build(self) -> Scorer:
+        return _Stuck(self.name, lambda trajectory: 1.0)
+
+
+class _Stuck(Measured):
+    async def aclose(self) -> None:
+        raise OSError("it is gone")

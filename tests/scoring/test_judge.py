@@ -1,15 +1,20 @@
 """The judge is a real server on loopback: what it is told, how its words are read, and what happens if it fails."""
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stepwell.errors import EngineError, InvalidRequest
-from stepwell.scoring.base import Score
+from stepwell.engines.upstream import Busy
+from stepwell.errors import EngineError, EngineTimeout, InvalidRequest
+from stepwell.rendering.messages import Message, ToolCall
+from stepwell.rendering.wire import answer_to_json
+from stepwell.scoring.asking import waiting
+from stepwell.scoring.base import Score, Unusable
 from stepwell.scoring.scorers.judge import JudgeConfig
 from stepwell.scoring.transcript import transcript
 from stepwell.types import Trajectory, TrajectoryInfo
@@ -101,6 +106,83 @@ async def test_a_judge_that_is_busy_is_asked_again_and_one_that_stays_away_is_an
         await ask(f"http://127.0.0.1:{free_port()}", trajectory("a"), retries=1)
 
 
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(401, "STEPWELL_JUDGE_KEY"), (403, "STEPWELL_JUDGE_KEY"), (404, "has it this `model`"), (410, "410")],
+)
+async def test_a_judge_that_refuses_whatever_it_is_asked_is_unusable_at_once(served, status: int, says: str) -> None:
+    judge = FakeJudge(lambda prompt: status)
+    with pytest.raises(Unusable, match=says):
+        await ask(served(judge), trajectory("a"))
+    assert len(judge.asked) == 1
+
+
+async def test_asked_again_another_server_of_the_judge_may_answer(served) -> None:
+    gone, well = FakeJudge(lambda prompt: 503), FakeJudge(lambda prompt: "Score: 5")
+    urls = [served(gone), served(well)]
+    for order in (urls, urls[::-1]):
+        said = await ask("", trajectory("a"), urls=order, retries=1)
+        assert said == Score(parts={"judge": 0.5}, text="Score: 5")
+    assert (len(gone.asked), len(well.asked)) == (1, 2)
+
+
+def test_who_is_busy_is_left_alone_for_as_long_as_it_says() -> None:
+    assert waiting(0.0, Busy("", 7.0)) == 7.0
+    assert waiting(0.0, Busy("", None)) == waiting(0.0, EngineError("")) == 0.0
+    assert 50 <= waiting(100.0, Busy("", 7.0)) <= 150
+    assert waiting(0.0, Busy("", float("inf"))) == 600.0
+
+
+@asynccontextmanager
+async def endless(chunk: bytes, pause: float) -> AsyncIterator[str]:
+    """A server that begins an answer and never ends it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        try:
+            while True:
+                writer.write(chunk)
+                await writer.drain()
+                await asyncio.sleep(pause)
+        except ConnectionError:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_an_answer_without_an_end_is_given_up_by_its_size_or_by_its_time() -> None:
+    async with endless(b" " * 2**20, 0) as url:
+        with pytest.raises(EngineError, match=r"more than the 16,777,216 bytes"):
+            await ask(url, trajectory("a"), retries=0)
+    async with endless(b" ", 0.01) as url:
+        with pytest.raises(EngineTimeout, match=r"did not finish its answer within 0.3 s"):
+            await ask(url, trajectory("a"), retries=0, timeout=0.3, idle_timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("\n" * 200_000 + "Score: 5", 0.5),
+        ("score " * 50_000 + "\nScore: 5", 0.5),
+        ("Score\n\n7", 0.7),
+        ("  > - Score = 3", 0.3),
+        ("Score: 10" + " and more" * 100_000 + "\n**Score**: 4/10", 0.4),
+    ],
+    ids=["lines", "words", "below", "quoted", "long"],
+)
+async def test_the_score_is_found_however_long_the_judge_talks_before_it(served, words: str, value: float) -> None:
+    said = await ask(served(FakeJudge(lambda prompt: words)), trajectory("a"))
+    assert said is not None
+    assert said.parts == {"judge": value}
+
+
+async def test_nothing_but_line_breaks_is_no_score(served) -> None:
+    with pytest.raises(EngineError, match="gave no score"):
+        await ask(served(FakeJudge(lambda prompt: "\n" * 200_000)), trajectory("a"))
+
+
 async def test_what_a_judge_refuses_is_not_asked_again(served) -> None:
     judge = FakeJudge(lambda prompt: 400)
     with pytest.raises(InvalidRequest):
@@ -153,3 +235,54 @@ def test_conversations_of_every_dialect_are_read() -> None:
 def test_what_is_no_conversation_is_shown_as_far_as_it_can_be(request_: str) -> None:
     task, _ = told(request_, task_id="task 1")
     assert task in ("task 1", "7")
+
+
+def responses(*calls: tuple[str, dict[str, Any], str | Message]) -> Trajectory:
+    """A trajectory of calls to OpenAI's responses: (id, body, answer)."""
+    answers = [Message(role="assistant", content=said) if isinstance(said, str) else said for *_, said in calls]
+    steps = tuple(
+        step("t", "", index, id=name, dialect="responses", request=json.dumps(body), response=answer_to_json(answer))
+        for index, ((name, body, _), answer) in enumerate(zip(calls, answers, strict=True))
+    )
+    return Trajectory(info=TrajectoryInfo(id="t"), steps=steps, step_rewards=(0.0,) * len(steps))
+
+
+def test_a_conversation_that_calls_only_refer_to_is_told_from_its_beginning() -> None:
+    called = Message(role="assistant", tool_calls=(ToolCall(id="c", name="f", arguments="{}"),))
+    output = {"type": "function_call_output", "call_id": "c", "output": "4"}
+    read = transcript(
+        responses(
+            ("step-1", {"instructions": "Be kind.", "input": "Two and two?"}, called),
+            ("step-x", {"input": "Something else"}, "elsewhere"),
+            ("step-2", {"previous_response_id": "resp_step-1", "input": [output]}, "Four."),
+            ("step-3", {"previous_response_id": "resp_step-2", "instructions": "Be brief.", "input": "Why?"}, "So."),
+        )
+    )
+    assert read.task == "Two and two?"
+    assert read.conversation.split("\n\n") == [
+        "system: Be brief.",
+        "user: Two and two?",
+        "assistant: → f({})",
+        f"function_call_output: {json.dumps(output)}",
+        "assistant: Four.",
+        "user: Why?",
+    ]
+
+
+def test_items_that_calls_only_refer_to_are_told_once_for_each_answer() -> None:
+    items = [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": "msg_step-1"}]
+    again = {"input": [*items, {"id": "fc_step-1_2"}, {"role": "user", "content": "And?"}, {"id": "msg_other"}]}
+    read = transcript(responses(("step-1", {"input": "Hi"}, "Hello."), ("step-2", again, "Well.")))
+    assert read.conversation == 'user: Hi\n\nassistant: Hello.\n\nuser: And?\n\nuser: {"id": "msg_other"}'
+
+
+@pytest.mark.parametrize("previous", ["resp_foreign", "resp_step-2", "step", 7, ["x"]])
+def test_a_call_that_goes_on_from_what_has_a_foreign_id_goes_on_from_the_call_before(previous: object) -> None:
+    read = transcript(
+        responses(
+            ("step-1", {"input": "Hi"}, "Hello."), ("step-2", {"previous_response_id": previous, "input": "So?"}, "X")
+        )
+    )
+    assert read.conversation == "user: Hi\n\nassistant: Hello.\n\nuser: So?"
+    alone = transcript(responses(("step-2", {"previous_response_id": previous, "input": "So?"}, "X")))
+    assert alone.conversation == "user: So?"

@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from stepwell.config import component_config
 from stepwell.curation.selection import Selection
 from stepwell.errors import ConfigError, InvalidRequest, PoolError
 from stepwell.pool.base import Pool
 from stepwell.pool.store import open_pool
-from stepwell.scoring.base import ScorerConfig
+from stepwell.scoring import decision
+from stepwell.scoring.base import Score, ScorerConfig, Unusable
 from stepwell.scoring.rescore import Rescored, name_of, rescore
+from stepwell.scoring.scorers import SCORERS
 from stepwell.scoring.scorers.callable import CallableConfig
+from stepwell.scoring.scorers.combined import CombinedConfig
 from stepwell.scoring.scorers.exact_match import ExactMatchConfig
 from stepwell.scoring.scorers.feedback import FeedbackConfig
 from stepwell.scoring.scorers.judge import JudgeConfig
@@ -31,6 +35,7 @@ from tests.fakes.servers import serving
 from tests.scoring.worlds import records, references, step
 
 HERE = "tests.scoring.functions"
+OWN = Path(__file__).with_name("own.py")
 NUMBER = RegexConfig(pattern=r"(\d+)")
 
 
@@ -127,6 +132,59 @@ def test_rewards_of_one_trajectory_are_stored_all_or_none(pool: Pool) -> None:
     assert rewards(pool) == {"t0": None}
 
 
+def test_a_reward_that_the_pool_alone_would_refuse_keeps_the_others_out(pool: Pool) -> None:
+    fill(pool, 2)
+    config, before = CallableConfig(function=f"{HERE}:of_an_impossible_part"), pool.cursor()
+    assert counts(rescore(pool, config)) == counts(rescore(pool, config)) == (0, 0, 0, 2)
+    assert pool.cursor() == before
+
+
+def test_two_results_of_one_name_are_never_mixed_and_the_first_that_is_stored_counts(pool: Pool, monkeypatch) -> None:
+    fill(pool, 1)
+    first: list[Rescored] = []
+    faster = CallableConfig(function=f"{HERE}:four")
+    monkeypatch.setattr(f"{HERE}.meanwhile", lambda: first.append(rescore(pool, faster, name="both")))
+    slower = rescore(pool, CallableConfig(function=f"{HERE}:interrupted"), name="both")
+    assert [counts(done) for done in (*first, slower)] == [(1, 0, 0, 0), (0, 1, 0, 0)]
+    assert dict(pool.trajectory("t0").reward_parts) == {f"y{number}": float(number) for number in range(4)}
+
+
+def test_replacing_sees_what_was_rewarded_while_it_scored_and_mixes_nothing(pool: Pool, monkeypatch) -> None:
+    fill(pool, 1)
+    late = Annotation.reward("trajectory", "t0", 9.0, "late")
+    monkeypatch.setattr(f"{HERE}.meanwhile", lambda: pool.put(late))
+    rescore(pool, CallableConfig(function=f"{HERE}:interrupted"), replaces=True)
+    assert dict(pool.trajectory("t0").reward_parts) == {"late": 0.0, "x0": 1.0, "x1": 1.0}
+
+
+def test_what_was_decided_before_a_kill_is_stored_the_next_time_without_asking_the_scorer(pool: Pool) -> None:
+    fill(pool, 1)
+    looked_at = pool.trajectory("t0")
+    score = Score(parts={"a": 0.1, "b": 2.0}, steps={"t0.0": {"c": -1.0}}, text="why\n“so”")
+    mark = decision.mark_of("n", False, looked_at)
+    pool.put(decision.marked(mark, "t0", decision.rewards_of(looked_at, score)))
+    assert rewards(pool) == {"t0": None}
+    failing = CallableConfig(function=f"{HERE}:text")
+    assert counts(rescore(pool, failing, name="n")) == (1, 0, 0, 0)
+    assert pool.trajectory("t0").reward_parts == (("a", 0.1), ("b", 2.0), ("c", -1.0))
+    assert {note.text for note in pool.notes("t0") if note.kind == "reward"} == {"why\n“so”"}
+    before = pool.cursor()
+    assert counts(rescore(pool, failing, name="n")) == (0, 1, 0, 0)
+    assert pool.cursor() == before
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_replacing_is_another_rescoring_than_adding(pool: Pool, name: str) -> None:
+    fill(pool, 1)
+    pool.put(Annotation.reward("trajectory", "t0", 5.0, "format"))
+    one = RegexConfig(pattern="0")
+    assert counts(rescore(pool, one, name=name)) == (1, 0, 0, 0)
+    assert pool.trajectory("t0").reward == 6.0
+    assert counts(rescore(pool, one, name=name, replaces=True)) == (1, 0, 0, 0)
+    assert pool.trajectory("t0").reward == 1.0
+    assert counts(rescore(pool, one, name=name, replaces=True)) == (0, 1, 0, 0)
+
+
 def test_two_rescorings_of_one_name_at_the_same_time_give_one_reward(pool: Pool) -> None:
     fill(pool, 40)
     with ThreadPoolExecutor(2) as both:
@@ -134,6 +192,18 @@ def test_two_rescorings_of_one_name_at_the_same_time_give_one_reward(pool: Pool)
     assert sum(one.scored for one in done) == 40
     assert sum(one.unchanged for one in done) == 40
     assert all(len([n for n in pool.notes(f"t{k}") if n.kind == "reward"]) == 1 for k in range(40))
+
+
+def test_two_rescorings_of_one_name_at_the_same_time_never_mix_their_rewards(pool: Pool) -> None:
+    fill(pool, 40)
+    with ThreadPoolExecutor(2) as both:
+        configs = [CallableConfig(function=f"{HERE}:{function}") for function in ("four", "several")]
+        done = list(both.map(lambda config: rescore(pool, config, name="both"), configs))
+    assert sum(one.scored for one in done) == 40
+    assert sum(one.unchanged for one in done) == 40
+    parts = [dict(trajectory.reward_parts) for trajectory in pool.scan()]
+    whole = [{"short": 1.0, "polite": 0.5}, {f"y{number}": float(number) for number in range(4)}]
+    assert all(given in whole for given in parts)
 
 
 def test_the_task_of_a_group_is_that_of_its_trajectories(pool: Pool, tmp_path: Path) -> None:
@@ -184,6 +254,85 @@ def test_a_judge_is_asked_by_many_at_once_but_by_no_more_than_the_workers(pool: 
     assert (len(judge.asked), judge.most_at_once) == (12, 4)
     reward = next(note for note in pool.notes("t0") if note.kind == "reward")
     assert (reward.value, reward.text) == (0.5, "Score: 5\nwith a  in it")
+
+
+def test_a_combination_of_which_one_fails_leaves_nothing_at_work(pool: Pool) -> None:
+    fill(pool, 12)
+    judge = FakeJudge(lambda prompt: "Score: 5", together=2)
+    with serving(judge.app()) as url:
+        summands = [
+            {"scorer": {"use": "judge", "urls": [url], "model": "m"}},
+            {"scorer": {"use": "callable", "function": f"{HERE}:text"}},
+        ]
+        assert rescore(pool, CombinedConfig.model_validate({"parts": summands}), workers=2).failed == 12
+        assert (len(judge.asked), judge.most_at_once) == (12, 2)
+        asked = rescore(pool, CombinedConfig.model_validate({"parts": summands[::-1]}), workers=2)
+    assert asked.failed == 12
+    assert len(judge.asked) == 12
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_judge_that_refuses_everything_is_asked_once(pool: Pool, status: int) -> None:
+    fill(pool, 20)
+    judge = FakeJudge(lambda prompt: status)
+    with serving(judge.app()) as url, pytest.raises(Unusable, match=f"HTTP {status}"):
+        rescore(pool, JudgeConfig(urls=(url,), model="m"), workers=1)
+    assert len(judge.asked) == 1
+
+
+def test_a_judge_that_died_ends_the_rescoring_and_what_it_said_before_is_kept(pool: Pool) -> None:
+    fill(pool, 30)
+    said = iter(["Score: 5"] * 3)
+    judge = FakeJudge(lambda prompt: next(said, 503))
+    with serving(judge.app()) as url, pytest.raises(Unusable, match="8 questions in a row"):
+        rescore(pool, JudgeConfig(urls=(url,), model="m", retries=1, backoff=0), workers=1)
+    assert len(judge.asked) == 3 + 8 * 2
+    assert sum(reward == 0.5 for reward in rewards(pool).values()) == 3
+
+
+def test_however_a_function_ends_it_concerns_one_trajectory(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    fill(pool, 4)
+    done = rescore(pool, CallableConfig(function=f"{HERE}:of_odd_kinds"))
+    assert counts(done) == (1, 0, 0, 3)
+    assert [why.split(": ")[1] for _, why in sorted(done.failures)] == [
+        "SystemExit",
+        "KeyboardInterrupt",
+        "StopIteration",
+    ]
+    leaving = rescore(pool, CallableConfig(function=f"{HERE}:leaving"))
+    assert {why for _, why in leaving.failures} == {"SystemExit: 3"}
+    assert caplog.messages == []
+
+
+def test_one_that_takes_too_long_fails_and_the_others_are_scored(pool: Pool, tmp_path: Path, monkeypatch) -> None:
+    fill(pool, 4)
+    monkeypatch.setenv("STEPWELL_CALLED", str(tmp_path / "called"))
+    done = rescore(pool, CallableConfig(function=f"{HERE}:for_ever"), timeout=2.0, workers=2)
+    assert counts(done) == (2, 0, 0, 2)
+    assert dict(done.failures) == dict.fromkeys(["t1", "t3"], "the scorer took longer than 2 s (timeout)")
+    with pytest.raises(InvalidRequest, match="timeout"):
+        rescore(pool, NUMBER, timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("Unfinished", "needs a method `build`"), ("Broken", "no weights here"), ("Nothing", "no `score`")],
+)
+def test_a_scorer_of_somebodys_own_that_cannot_be_made_is_an_error_in_words(pool: Pool, kind: str, says: str) -> None:
+    section = {"use": f"{OWN}:{kind}"}
+    with pytest.raises(ConfigError, match=says):
+        rescore(pool, component_config(SCORERS, ScorerConfig, section))
+    with pytest.raises(ConfigError, match=says):
+        rescore(pool, component_config(SCORERS, ScorerConfig, {"use": "combined", "parts": [{"scorer": section}]}))
+
+
+def test_a_scorer_that_cannot_be_closed_has_scored_all_the_same(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    fill(pool, 2)
+    section = {"use": f"{OWN}:Stuck"}
+    assert rescore(pool, component_config(SCORERS, ScorerConfig, section)).scored == 2
+    combined = component_config(SCORERS, ScorerConfig, {"use": "combined", "parts": [{"scorer": section}] * 2})
+    assert rescore(pool, combined).scored == 2
+    assert caplog.messages == ["the scorer _Stuck cannot be closed: OSError: it is gone"] * 3
 
 
 def test_a_pool_that_fails_ends_the_rescoring_with_its_own_error(pool: Pool) -> None:

@@ -1,20 +1,25 @@
 """Each scorer says what its settings promise, of the final answer of the agent's own work."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.config import component_config
-from stepwell.errors import ConfigError
+from stepwell.errors import ConfigError, EnvironmentFailed
 from stepwell.rendering.messages import ToolCall
 from stepwell.scoring.answers import f1, normalise
 from stepwell.scoring.base import Score, ScorerConfig, final_answer
+from stepwell.scoring.matcher import Matchers
 from stepwell.scoring.references import References
 from stepwell.scoring.rescore import name_of
 from stepwell.scoring.scorers import SCORERS
+from stepwell.scoring.scorers.callable import CallableConfig
+from stepwell.scoring.scorers.judge import JudgeConfig
 from stepwell.types import Annotation, Trajectory, TrajectoryInfo
 from tests.scoring.worlds import answered, references, step, trajectory
 
@@ -69,7 +74,7 @@ async def test_a_pattern_counts_where_it_is_found_last(answer: str, settings: di
 async def test_a_pattern_that_is_missing_may_say_nothing_and_a_group_that_is_no_number_is_an_error() -> None:
     assert await parts(trajectory("no"), "regex", pattern="yes", missing=None) is None
     assert await parts(with_steps(), "regex", pattern="yes") is None
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(ValueError, match="'high', which is no number"):
         await parts(trajectory("score high"), "regex", pattern=r"score (\w+)")
 
 
@@ -193,12 +198,42 @@ async def test_a_combination_of_which_one_fails_fails() -> None:
         ({"use": "judge", "urls": ["http://x"], "model": "m", "prompt": "{answer} {reference}"}, "belong together"),
         ({"use": "judge", "urls": ["http://x"], "model": "m", "pattern": "score"}, "group"),
         ({"use": "judge", "urls": ["http://x"], "model": "m", "scale": [1, 1]}, "lower to a higher"),
+        ({"use": "judge", "urls": ["http://x"], "model": "m", "scale": [-1e308, 1e308]}, "lower to a higher"),
+        ({"use": "judge", "urls": ["http://x"], "model": "m", "scale": [float("-inf"), float("inf")]}, "finite"),
+        ({"use": "feedback", "rule": {"score_range": [float("-inf"), float("inf")]}}, "finite"),
+        ({"use": "regex", "pattern": "a{99999999999}"}, "not a regular expression"),
+        ({"use": "combined", "parts": [{"scorer": {"use": "regx", "pattern": "a"}}]}, "did you mean 'regex'"),
+        ({"use": "combined", "parts": [{"scorer": {"use": "regex", "patern": "a"}}]}, "did you mean 'pattern'"),
     ],
     ids=str,
 )
 def test_settings_that_cannot_be_are_refused_in_words(section: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         component_config(SCORERS, ScorerConfig, section)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        (
+            {"use": "judge", "urls": ["http://x"], "model": "m", "prompt": "hm", "api_key": "sk-1"},
+            "judge: a prompt without {answer} judges nothing",
+        ),
+        (
+            {"use": "judge", "urls": ["ftp://x"], "model": "m"},
+            "judge: urls.0: String should match pattern '^https?://' (got 'ftp://x')",
+        ),
+        (
+            {"use": "combined", "parts": [{"scorer": {"use": "judge", "urls": ["http://x"], "api_key": "sk-1"}}]},
+            "combined: parts.0.scorer: judge: model: Field required",
+        ),
+    ],
+    ids=str,
+)
+def test_each_mistake_is_one_line_that_names_its_place_and_shows_no_key(section: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        component_config(SCORERS, ScorerConfig, section)
+    assert str(raised.value) == says
 
 
 def test_a_combination_has_no_part_of_its_own() -> None:
@@ -210,3 +245,65 @@ async def test_a_scorer_of_somebodys_own_is_named_by_its_file() -> None:
     use = f"{Path(__file__).with_name('own.py')}:Always"
     assert await parts(trajectory("a"), use, value=0.5) == {"score": 0.5}
     assert name_of(configured(use, value=0.5)).startswith("Always-")
+
+
+async def test_a_combination_may_hold_a_scorer_of_somebodys_own() -> None:
+    own = f"{Path(__file__).with_name('own.py')}:Always"
+    summands = [{"weight": 2, "scorer": {"use": own, "value": 0.5}}, {"scorer": {"use": "regex", "pattern": "a"}}]
+    assert await parts(trajectory("a"), "combined", parts=summands) == {"score": 1.0, "regex": 1.0}
+    other = [{"weight": 2, "scorer": {"use": own, "value": 0.25}}, summands[1]]
+    assert name_of(configured("combined", parts=summands)) != name_of(configured("combined", parts=other))
+
+
+def test_a_key_is_no_part_of_the_name_of_a_rescoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPWELL_JUDGE_KEY", raising=False)
+    settings = {"urls": ("http://x",), "model": "m"}
+    judge = {"use": "judge", **settings}
+    without = [name_of(JudgeConfig(**settings)), name_of(configured("combined", parts=[{"scorer": judge}]))]
+    monkeypatch.setenv("STEPWELL_JUDGE_KEY", "sk-1")
+    assert [name_of(JudgeConfig(**settings)), name_of(configured("combined", parts=[{"scorer": judge}]))] == without
+    assert name_of(JudgeConfig(**settings, retries=1)) != without[0]
+    assert name_of(JudgeConfig(**settings), replaces=True) != without[0]
+
+
+@pytest.mark.parametrize("said", [True, 7, np.float32(0.5), np.int64(3), np.array(0.25)], ids=repr)
+async def test_a_function_may_give_a_number_of_any_library(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{HERE}.said", said)
+    scorer = CallableConfig(function=f"{HERE}:given", part="n").build()
+    assert await scorer.score(trajectory("a")) == Score(parts={"n": float(said)})
+    monkeypatch.setattr(f"{HERE}.said", {"m": said})
+    assert await scorer.score(trajectory("a")) == Score(parts={"m": float(said)})
+
+
+async def test_a_pattern_that_never_ends_is_given_up_while_everything_else_goes_on() -> None:
+    scorer = configured("regex", pattern="(?:(?:.|x)+)+\0", seconds=0.5).build()
+    stuck = asyncio.create_task(scorer.score(trajectory("x" * 100)))
+    rounds = 0
+    while not stuck.done():
+        await asyncio.sleep(0.01)
+        rounds += 1
+    assert rounds > 10  # the event loop was not held up
+    with pytest.raises(EnvironmentFailed, match=r"search took longer than 0.5 s"):
+        stuck.result()
+    assert await scorer.score(trajectory("x\0")) == Score(parts={"regex": 1.0})
+    await scorer.aclose()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "number"),
+    [
+        ("a", "ba", 1.0),
+        ("a", "b", None),
+        (r"(\d)", "1 2", 2.0),
+        ("(a)?b", "b", "took no part"),
+        ("(.+)", "z" * 10**6, "zz"),
+    ],
+)
+async def test_a_number_is_found_or_missing_or_what_is_there_instead_is_told(pattern: str, text: str, number) -> None:
+    matchers = Matchers(20)
+    if isinstance(number, str):
+        with pytest.raises(ConfigError, match=number):
+            await matchers.number(pattern, text)
+    else:
+        assert await matchers.number(pattern, text) == number
+    await matchers.aclose()

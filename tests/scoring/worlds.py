@@ -23,7 +23,7 @@ def asked(text: str) -> dict[str, str]:
 def step(trajectory_id: str, text: str, index: int = 0, question: str = "", **fields) -> Step:
     """A step with an answer, and a stable id."""
     said = answered(text) | (asked(question) if question else {}) | fields
-    return make_step(trajectory_id, index, id=f"{trajectory_id}.{index}", **said)
+    return make_step(trajectory_id, index, **({"id": f"{trajectory_id}.{index}"} | said))
 
 
 def trajectory(*texts: str, task_id: str = "", notes: Sequence[Annotation] = (), question: str = "") -> Trajectory:

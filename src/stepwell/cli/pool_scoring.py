@@ -16,6 +16,7 @@ from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
 from stepwell.cli.selecting import Chosen, Where, selection_of
 from stepwell.config import Config, component_config, load_config
 from stepwell.curation.selection import Selection
+from stepwell.errors import StepwellError
 from stepwell.pool.base import Pool
 from stepwell.scoring.base import ScorerConfig
 from stepwell.scoring.rescore import Rescored, name_of, rescore
@@ -59,6 +60,9 @@ def rescore_command(
         bool, typer.Option("--replace", help="Set all other reward parts to 0, so that these alone are the reward.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=4096, help="Trajectories that are scored at once.")] = 16,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Longest time for one trajectory; then it counts as failed.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
 ) -> None:
     """Give new rewards to stored trajectories. What held before stays in their history.
@@ -66,11 +70,15 @@ def rescore_command(
     Ctrl-C loses nothing: the same command goes on where it stopped. Ends with 1 if some could not be scored.
     """
     config = scorer_of(scorer, settings or [])
-    named = name or name_of(config)
+    named = name or name_of(config, replaces=replaces)
     console = Console(stderr=as_json)
+    with open_pool(pool, read_only=True):
+        pass  # it must be there: opened for writing, one that is mistyped would be made
     with open_pool(pool) as opened:
         selection = selection_of(opened, chosen, where) if where or chosen else None
-        run = partial(rescore, opened, config, selection, name=named, replaces=replaces, workers=workers)
+        run = partial(
+            rescore, opened, config, selection, name=named, replaces=replaces, workers=workers, timeout=timeout
+        )
         done = _shown(run, _count(opened, selection), console)
     if as_json:
         typer.echo(json.dumps({"name": named, **dataclasses.asdict(done), "failures": dict(done.failures)}, indent=2))
@@ -98,7 +106,7 @@ def _section(file: str | None, settings: list[str]) -> dict[str, Any]:
 
 
 def _shown(run: Callable[..., Rescored], total: int, console: Console) -> Rescored:
-    """Rescore with a bar, or without one in a log file. An interrupt says how to go on."""
+    """Rescore with a bar, or without one in a log file. If it breaks off, it says how to go on."""
     so_far = Rescored()
     with Progress(
         *Progress.get_default_columns(),
@@ -117,9 +125,11 @@ def _shown(run: Callable[..., Rescored], total: int, console: Console) -> Rescor
 
         try:
             return run(progress=show)
-        except KeyboardInterrupt:
-            console.print(f"interrupted: {_in_words(so_far)}", highlight=False, soft_wrap=True)
-            console.print("The same command goes on where this one stopped.", highlight=False)
+        except (KeyboardInterrupt, StepwellError) as error:
+            if so_far.seen or isinstance(error, KeyboardInterrupt):
+                how = "interrupted" if isinstance(error, KeyboardInterrupt) else "broken off"
+                console.print(f"{how}: {_in_words(so_far)}", highlight=False, soft_wrap=True)
+                console.print("The same command goes on where this one stopped.", highlight=False)
             raise
 
 

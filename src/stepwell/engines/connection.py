@@ -93,7 +93,11 @@ class Connection(asyncio.Protocol):
     @property
     def kind(self) -> str:
         """Content type of the answer, without its parameters; empty if there is none."""
-        return self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    def header(self, name: bytes) -> str:
+        """A header of the answer, by its name in lower case; empty if there is none."""
+        return self._headers.get(name, b"").decode("latin-1")
 
     def arrival(self) -> asyncio.Future[None]:
         """Done when something new has arrived; fails with what goes wrong. Raises what has gone wrong already."""

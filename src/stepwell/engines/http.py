@@ -6,13 +6,18 @@ not a library: docs/decisions/0009-own-http-for-upstreams.md.
 
 import asyncio
 import ssl
+import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
 from stepwell.engines.connection import Connection, Pool, Stale
 from stepwell.errors import ConfigError, EngineError, EngineTimeout
+
+LARGEST_BODY: Final = 256 * 1024 * 1024
+"""Bytes of a body beyond which nobody reads on: no answer is so large, not even with the log-probs of a long prompt."""
 
 
 class HttpClient:
@@ -65,12 +70,12 @@ class HttpClient:
         if connection is not None:
             try:
                 await connection.ask(data)
-                return Response(connection)
+                return Response(self.url, connection)
             except Stale:
                 pass
         connection = await self._connected(pool)
         await connection.ask(data)
-        return Response(connection)
+        return Response(self.url, connection)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; the next request opens new ones."""
@@ -110,10 +115,11 @@ class Response:
     """An answer whose head has arrived. Used in a `with` block, at whose end the connection is closed, unless the body
     was read to its end: then it serves the next request."""
 
-    __slots__ = ("_connection", "kind", "status")
+    __slots__ = ("_connection", "_url", "kind", "status")
 
-    def __init__(self, connection: Connection) -> None:
-        """The answer whose head `connection` has just received."""
+    def __init__(self, url: str, connection: Connection) -> None:
+        """The answer of the server at `url` whose head `connection` has just received."""
+        self._url = url
         self._connection = connection
         self.status: Final = connection.status
         self.kind: Final = connection.kind
@@ -129,11 +135,19 @@ class Response:
         """The rest of the body, if there is any, is not wanted."""
         self._connection.leave()
 
-    async def read(self) -> bytes:
-        """The rest of the body. Raises as `some`."""
-        parts = []
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds from now until it makes sense to ask again, if the server says so."""
+        return _seconds(self._connection.header(b"retry-after").strip())
+
+    async def read(self, largest: int = LARGEST_BODY) -> bytes:
+        """The rest of the body. Raises as `some`, and EngineError if it has more than `largest` bytes."""
+        parts, size = [], 0
         while part := await self.some():
             parts.append(part)
+            size += len(part)
+            if size > largest:
+                raise EngineError(f"{self._url} sent more than the {largest:,} bytes that an answer may have")
         return b"".join(parts)
 
     async def some(self) -> bytes:
@@ -149,6 +163,16 @@ class Response:
                 return b""
             await connection.arrival()
         return connection.take()
+
+
+def _seconds(retry_after: str) -> float | None:
+    """What the header says: a number of seconds, or a date; None if it is neither."""
+    if retry_after.isascii() and retry_after.isdecimal():
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def _authority(host: str, port: int | None) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import Field, SecretStr
 
 from stepwell.config import Config
-from stepwell.engines.http import HttpClient, Response
+from stepwell.engines.http import LARGEST_BODY, HttpClient, Response
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
 
 T = TypeVar("T")
@@ -19,6 +19,26 @@ _LONGEST_EVENT: Final = 64 * 1024 * 1024
 _OVERFLOW: Final = re.compile(r"context[ _](length|window)|max_model_len|maximum context", re.IGNORECASE)
 _SHOWN: Final = 300
 """Characters of an upstream's words that an error message repeats."""
+_PASSING: Final = (408, 409, 425, 429)
+"""Refusals that concern the moment and not what was asked."""
+
+
+class Refused(EngineError):
+    """The server wants nothing of the kind: the key, the path or the model is wrong, and will be so the next time."""
+
+    def __init__(self, message: str, status: int) -> None:
+        """`status`: of the answer."""
+        super().__init__(message)
+        self.status = status
+
+
+class Busy(EngineError):
+    """The server cannot answer now."""
+
+    def __init__(self, message: str, retry_after: float | None) -> None:
+        """`retry_after`: seconds until it makes sense to ask again, if the server says so."""
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class UpstreamConfig(Config):
@@ -38,9 +58,14 @@ class UpstreamConfig(Config):
 class Upstream:
     """One server. Usable from several event loops; each has its own connections, kept alive between requests."""
 
-    def __init__(self, url: str, config: UpstreamConfig) -> None:
-        """Nothing is sent yet. Raises ConfigError if `url` is none, or the key cannot be sent."""
+    def __init__(self, url: str, config: UpstreamConfig, *, largest: int = LARGEST_BODY) -> None:
+        """Nothing is sent yet. An answer of more than `largest` bytes, if it is no stream, is an EngineError.
+
+        Raises:
+            ConfigError: `url` is none, or the key cannot be sent.
+        """
         self.url: Final = url.rstrip("/").removesuffix("/v1")
+        self._largest = largest
         key = config.api_key.get_secret_value()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._http = HttpClient(
@@ -62,6 +87,8 @@ class Upstream:
             InvalidRequest: the server refuses what was asked, with its words.
             ContextOverflow: the same, because the prompt is too long.
             EngineTimeout: the server does not answer in time.
+            Refused: it refuses the key or the model, or has nothing at `path`.
+            Busy: it cannot answer now, and may say when to ask again.
             EngineError: anything else; the message says what.
         """
         return await self._asked("POST", path, msgspec.json.encode(body), decoder)
@@ -98,9 +125,9 @@ class Upstream:
 
     async def _accepted(self, response: Response) -> bytes:
         """The body of a successful response; raises what another one means."""
-        body = await response.read()
+        body = await response.read(self._largest)
         if response.status != 200:
-            raise refusal(self.url, response.status, _words(body))
+            raise refusal(self.url, response.status, _words(body), response.retry_after)
         return body
 
 
@@ -137,14 +164,15 @@ class Events:
         return []
 
 
-def refusal(url: str, status: int, words: str) -> StepwellError:
-    """What an answer with an HTTP status other than 200 means for the caller."""
+def refusal(url: str, status: int, words: str, retry_after: float | None = None) -> StepwellError:
+    """What an answer with an HTTP status other than 200 means for the caller, who may `retry_after` so many seconds."""
     words = words or f"HTTP {status}"
     if status in (401, 403):
-        return EngineError(f"{url} refuses the API key (HTTP {status}); set the engine's api_key: {words}")
+        return Refused(f"{url} refuses the API key (HTTP {status}); set its api_key: {words}", status)
     if status in (400, 413, 422):
         return ContextOverflow(words) if _OVERFLOW.search(words) else InvalidRequest(words)
-    return EngineError(f"{url} answered with HTTP {status}: {words}")
+    answered = f"{url} answered with HTTP {status}: {words}"
+    return Refused(answered, status) if 300 <= status < 500 and status not in _PASSING else Busy(answered, retry_after)
 
 
 def _words(body: bytes) -> str:

@@ -6,17 +6,26 @@ function needs none of this: the scorer `callable` calls it.
 """
 
 import asyncio
-import re
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.curation.rules.base import main_steps
+from stepwell.errors import ConfigError, EngineError, StepwellError
 from stepwell.rendering.wire import answer_from_json
 from stepwell.types import Trajectory
+
+FOREIGN: Final = (Exception, SystemExit)
+"""What somebody's code may raise of its own accord."""
+_log = logging.getLogger(__name__)
+
+
+class Unusable(EngineError):
+    """The scorer can score nothing, whatever it is asked: the rescoring ends, instead of failing all that is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +44,11 @@ class Scorer(Protocol):
     """Looks at trajectories, many at once, on one event loop."""
 
     async def score(self, trajectory: Trajectory) -> Score | None:
-        """What it is worth; None if there is nothing to say. Whatever it raises is told of this trajectory alone."""
+        """What it is worth; None if there is nothing to say. Whatever it raises is told of this trajectory alone.
+
+        Raises:
+            Unusable: nothing can be scored any more.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -59,7 +72,34 @@ class ScorerConfig(Config):
 
     def build(self) -> Scorer:
         """The scorer. Raises ConfigError for settings that cannot be, MissingDependency for a package."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs a method `build` that gives a Scorer")
+
+
+def built(config: ScorerConfig) -> Scorer:
+    """The scorer, whoever wrote it. Raises ConfigError, MissingDependency."""
+    name = type(config).__name__
+    try:
+        scorer = config.build()
+    except StepwellError:
+        raise
+    except FOREIGN as error:
+        raise ConfigError(f"{name}: the scorer cannot be made: {told(error)}") from error
+    if not (hasattr(scorer, "score") and hasattr(scorer, "aclose")):
+        raise ConfigError(f"{name}.build gives a {type(scorer).__name__}, which has no `score` or no `aclose`")
+    return scorer
+
+
+async def closed(scorer: Scorer) -> None:
+    """Close it. What goes wrong is logged: what it scored is stored."""
+    try:
+        await scorer.aclose()
+    except FOREIGN as error:
+        _log.warning("the scorer %s cannot be closed: %s", type(scorer).__name__, told(error))
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, in words; with the kind of an error that is not ours."""
+    return str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 class Measured:
@@ -89,11 +129,3 @@ def final_answer(trajectory: Trajectory) -> str | None:
         return None
     message = answer_from_json(steps[-1].response)
     return steps[-1].response if message is None else message.content
-
-
-def last_match(pattern: "re.Pattern[str]", text: str) -> "re.Match[str] | None":
-    """The last place where `pattern` is found."""
-    found = None
-    for match in pattern.finditer(text):
-        found = match
-    return found

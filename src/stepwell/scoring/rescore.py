@@ -2,30 +2,30 @@
 
 Nothing but the annotations themselves remembers what is done. Their ids follow from the name of the rescoring and from
 what was looked at, so whoever was scored under a name is not scored again, unless there is more to look at: another
-step, or other feedback. All annotations of a trajectory are stored at once, or none.
+step, or other feedback. What is stored of a trajectory, `decision` says.
 """
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Literal
 
 from stepwell.curation.selection import Selection
-from stepwell.errors import Conflict, InvalidRecord, InvalidRequest, NotFound, PoolError, StepwellError
-from stepwell.pool.base import Pool
-from stepwell.scoring.base import Score, Scorer, ScorerConfig
+from stepwell.errors import Conflict, EnvironmentFailed, InvalidRequest, NotFound, PoolError
+from stepwell.pool.base import Pool, Receipt
+from stepwell.scoring import decision
+from stepwell.scoring.base import FOREIGN, Score, Scorer, ScorerConfig, Unusable, built, closed, told
+from stepwell.scoring.decision import name_of
+from stepwell.scoring.threads import Abandonable
 from stepwell.types import Annotation, Trajectory
+
+__all__ = ["Rescored", "name_of", "rescore"]
 
 _READ: Final = 32
 """Trajectories that are read at once."""
 _TOLD: Final = 100
 """Failures that are remembered in words."""
-_LONGEST_TEXT: Final = 4096
-"""Characters that are kept of a scorer's words."""
 _Outcome = Literal["scored", "unchanged", "skipped", "failed"]
 
 
@@ -56,12 +56,6 @@ class Rescored:
         return replace(self, failures=failures, **{outcome: getattr(self, outcome) + 1})
 
 
-def name_of(config: ScorerConfig) -> str:
-    """A name for rescoring with these settings: others make another one, so that they score anew."""
-    digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
-    return f"{config.use or type(config).__name__}-{digest[:8]}"
-
-
 def rescore(
     pool: Pool,
     config: ScorerConfig,
@@ -70,6 +64,7 @@ def rescore(
     name: str = "",
     replaces: bool = False,
     workers: int = 16,
+    timeout: float | None = None,
     progress: Callable[[Rescored], None] = lambda _: None,
 ) -> Rescored:
     """Give new rewards to the trajectories that `selection` wants (None: to all).
@@ -84,15 +79,21 @@ def rescore(
         name: Of the rescoring; empty: as `name_of` says.
         replaces: Set all other parts that hold to 0, so that the reward is what the scorer gives.
         workers: Trajectories that are scored at once.
+        timeout: Seconds after which one that is being scored counts as failed; None: none. A function that is called
+            in a thread goes on there, for nobody can stop it.
         progress: Hears of what became of them so far, after each.
 
     Raises:
         ConfigError, MissingDependency: the scorer cannot be made.
+        Unusable: the scorer can score nothing any more; what is counted is stored.
         PoolError: the storage failed; what is counted is stored.
     """
     if workers < 1:
         raise InvalidRequest(f"workers must be at least 1, got {workers}")
-    rescoring = _Rescoring(pool, config.build(), name or name_of(config), replaces, progress)
+    if timeout is not None and not timeout > 0:
+        raise InvalidRequest(f"timeout must be more than 0 seconds, got {timeout}")
+    named = name or name_of(config, replaces=replaces)
+    rescoring = _Rescoring(pool, built(config), named, replaces, timeout, progress)
     asyncio.run(rescoring.all_of(pool.scan(selection), workers))
     return rescoring.so_far
 
@@ -110,19 +111,26 @@ class _Rescoring:
     """What is done with one trajectory after the other."""
 
     def __init__(
-        self, pool: Pool, scorer: Scorer, name: str, replaces: bool, progress: Callable[[Rescored], None]
+        self,
+        pool: Pool,
+        scorer: Scorer,
+        name: str,
+        replaces: bool,
+        timeout: float | None,
+        progress: Callable[[Rescored], None],
     ) -> None:
         self._pool = pool
         self._scorer = scorer
         self._name = name
         self._replaces = replaces
+        self._timeout = timeout
         self._progress = progress
         self._tasks: dict[str, str] = {}
         self.so_far = Rescored()
 
     async def all_of(self, trajectories: Iterator[Trajectory], workers: int) -> None:
-        """Score them, `workers` at once. Raises PoolError."""
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(workers + 1))  # and one that reads
+        """Score them, `workers` at once. Raises PoolError, Unusable."""
+        asyncio.get_running_loop().set_default_executor(Abandonable())
         running: set[asyncio.Task[None]] = set()
         try:
             while batch := await asyncio.to_thread(self._read, trajectories):
@@ -136,7 +144,7 @@ class _Rescoring:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            await self._scorer.aclose()
+            await closed(self._scorer)
 
     def _read(self, trajectories: Iterator[Trajectory]) -> list[_Stored]:
         """The next few; none at the end. Blocks."""
@@ -156,76 +164,70 @@ class _Rescoring:
         return _Stored(replace(trajectory, info=replace(info, task_id=self._tasks[info.group_id])), notes)
 
     async def _one(self, stored: _Stored) -> None:
-        """Score one, store it, count it. Raises PoolError."""
+        """Score one, store it, count it. Raises PoolError, Unusable."""
         why = ""
         try:
             outcome = await self._outcome(stored)
-        except PoolError:
+        except (PoolError, Unusable):
             raise
-        except Exception as error:  # whatever somebody's code raises is told, and the others are scored
-            outcome, why = "failed", _told(error)
+        except FOREIGN as error:  # whatever somebody's code raises is told, and the others are scored
+            outcome, why = "failed", told(error)
         self.so_far = self.so_far.with_one(outcome, stored.trajectory.info.id, why)
         self._progress(self.so_far)
 
     async def _outcome(self, stored: _Stored) -> _Outcome:
         trajectory, notes = stored.trajectory, stored.notes
-        mark = _mark(self._name, trajectory)
-        if any(note.id.startswith(mark) for note in notes):
-            return "unchanged"
-        score = await self._scorer.score(trajectory)
-        if score is None:
-            return "skipped"
-        rewards = _rewards(trajectory, score, mark)
-        return await self._store([*rewards, *(_zeros(notes, rewards, mark) if self._replaces else [])])
+        mark = decision.mark_of(self._name, self._replaces, trajectory)
+        decided, new = _by_id(notes, mark), False
+        if decided is None:
+            score = await self._score(trajectory)
+            rewards = [] if score is None else await self._rewards(trajectory, score)
+            if not rewards:
+                return "skipped"
+            decided, new = await self._decide(trajectory, decision.marked(mark, trajectory.info.id, rewards))
+        known = {note.id for note in notes}
+        missing = [reward for reward in decision.following(decided) if reward.id not in known]
+        if missing:
+            new = not all(receipt.duplicate for receipt in await self._append(missing))
+        return "scored" if new else "unchanged"
 
-    async def _store(self, rewards: list[Annotation]) -> _Outcome:
-        if not rewards:
-            return "skipped"
+    async def _score(self, trajectory: Trajectory) -> Score | None:
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._scorer.score(trajectory)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise EnvironmentFailed(f"the scorer took longer than {self._timeout:g} s (timeout)") from error
+
+    async def _rewards(self, trajectory: Trajectory, score: Score) -> list[Annotation]:
+        """Those to be stored. Raises InvalidRecord."""
+        rewards = decision.rewards_of(trajectory, score)
+        if not (rewards and self._replaces):
+            return rewards
+        held = await asyncio.to_thread(self._pool.notes, trajectory.info.id)  # also what was said meanwhile
+        return rewards + decision.zeros(held, rewards)
+
+    async def _decide(self, trajectory: Trajectory, decided: Annotation) -> tuple[Annotation, bool]:
+        """The record that is stored as the mark, and whether that is this one, and new."""
+        try:
+            (receipt,) = await self._append([decided])
+        except Conflict:  # somebody else runs the same rescoring, and was faster, with another result
+            found = _by_id(await asyncio.to_thread(self._pool.notes, trajectory.info.id), decided.id)
+            if found is None:
+                raise
+            return found, False
+        return decided, not receipt.duplicate
+
+    async def _append(self, records: Sequence[Annotation]) -> list[Receipt]:
+        """Store them. Raises the first refusal."""
         # Shielded: what the pool has taken it stores, whatever becomes of this task.
-        receipts = await asyncio.shield(asyncio.wrap_future(self._pool.append(rewards)))
-        refusals = [receipt.error for receipt in receipts if receipt.error is not None]
-        # Somebody else may run the same rescoring, and be faster: with another result, or with the same.
-        if any(isinstance(error, Conflict) for error in refusals):
-            return "unchanged"
-        if refusals:
-            raise refusals[0]
-        return "unchanged" if all(receipt.duplicate for receipt in receipts) else "scored"
+        receipts = await asyncio.shield(asyncio.wrap_future(self._pool.append(records)))
+        for receipt in receipts:
+            if receipt.error is not None:
+                raise receipt.error
+        return receipts
 
 
-def _mark(name: str, trajectory: Trajectory) -> str:
-    """What the ids of its annotations begin with: follows from the name and from what there is to look at."""
-    feedback = [note.id for note in trajectory.annotations if note.kind == "feedback"]
-    looked_at = [name, trajectory.info.id, [step.id for step in trajectory.steps], feedback]
-    return f"score-{hashlib.sha256(json.dumps(looked_at).encode()).hexdigest()[:32]}-"
-
-
-def _rewards(trajectory: Trajectory, score: Score, mark: str) -> list[Annotation]:
-    unknown = score.steps.keys() - {step.id for step in trajectory.steps}
-    if unknown:  # the pool would refuse these alone and keep the rest
-        raise InvalidRecord(f"the scorer rewards steps that the trajectory does not have: {', '.join(sorted(unknown))}")
-    text = score.text[:_LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "")
-    whole = trajectory.info.id
-    rewards = [Annotation.reward("trajectory", whole, value, part) for part, value in score.parts.items()]
-    for step_id, parts in score.steps.items():
-        rewards += [Annotation.reward("step", step_id, value, part) for part, value in parts.items()]
-    return [replace(reward, id=f"{mark}{number}", text=text) for number, reward in enumerate(rewards)]
-
-
-def _zeros(notes: list[Annotation], rewards: list[Annotation], mark: str) -> list[Annotation]:
-    """A reward of 0 in place of each that holds, but for those that `rewards` replace."""
-    new = {_place(reward) for reward in rewards}
-    held = {_place(note): note for note in notes if note.kind == "reward"}
-    over = [note for place, note in held.items() if place not in new and note.value]
-    return [
-        replace(Annotation.reward(note.target, note.target_id, 0.0, note.name), id=f"{mark}0-{number}")
-        for number, note in enumerate(over)
-    ]
-
-
-def _place(reward: Annotation) -> tuple[str, str, str]:
-    """What a newer reward takes the place of."""
-    return reward.target, reward.target_id, reward.name
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
+def _by_id(notes: list[Annotation], note_id: str) -> Annotation | None:
+    return next((note for note in notes if note.id == note_id), None)

@@ -1,10 +1,11 @@
 """The scorers, one file each, and the table that names them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, SerializeAsAny
 
+from stepwell.config import component_config
 from stepwell.scoring.base import ScorerConfig
 from stepwell.scoring.scorers.callable import CallableConfig
 from stepwell.scoring.scorers.combined import CombinedConfig, Summand
@@ -27,18 +28,13 @@ SCORERS: Final[Mapping[str, type[ScorerConfig]]] = {
 }
 """The scorers by the name that `use` gives."""
 
-AnyScorer = Annotated[
-    CallableConfig
-    | CombinedConfig
-    | ExactMatchConfig
-    | F1Config
-    | FeedbackConfig
-    | JudgeConfig
-    | MathConfig
-    | RegexConfig,
-    Field(discriminator="use"),
-]
-"""One of them, chosen by its `use`."""
+
+def _chosen(section: Any) -> Any:
+    return component_config(SCORERS, ScorerConfig, section) if isinstance(section, Mapping) else section
+
+
+AnyScorer = Annotated[SerializeAsAny[ScorerConfig], BeforeValidator(_chosen)]
+"""One of them, or one of somebody's own, chosen by its `use`."""
 
 # A combined scorer holds scorers, which is known only here, where all of them are.
 Summand.model_rebuild(_types_namespace={"AnyScorer": AnyScorer})

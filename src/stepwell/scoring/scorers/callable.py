@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 from stepwell.config import imported
 from stepwell.errors import ConfigError
@@ -45,10 +45,15 @@ class _Called:
         if said is None or isinstance(said, Score):
             return said
         if isinstance(said, Mapping):
-            return Score(parts={str(name): float(value) for name, value in said.items()})
-        if isinstance(said, int | float):
-            return Score(parts={self._part: float(said)})
-        raise TypeError(f"a scorer gives a number, a mapping of numbers, a Score or None, not {type(said).__name__}")
+            return Score(parts={str(name): _number(value) for name, value in said.items()})
+        return Score(parts={self._part: _number(said)})
 
     async def aclose(self) -> None:
         """See `Scorer`."""
+
+
+def _number(said: object) -> float:
+    """Of whatever library."""
+    if isinstance(said, SupportsFloat):
+        return float(said)
+    raise TypeError(f"a scorer gives a number, a mapping of numbers, a Score or None, not {type(said).__name__}")

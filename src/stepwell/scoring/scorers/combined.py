@@ -1,6 +1,5 @@
 """Several scorers at once."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -9,7 +8,7 @@ from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.errors import ConfigError
-from stepwell.scoring.base import Score, Scorer, ScorerConfig
+from stepwell.scoring.base import Score, Scorer, ScorerConfig, built, closed
 from stepwell.types import Trajectory
 
 if TYPE_CHECKING:
@@ -22,12 +21,13 @@ class Summand(Config):
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """Its reward parts are multiplied by it."""
     scorer: "AnyScorer"
-    """The scorer, chosen by its `use`."""
+    """The scorer, chosen by its `use`, which may be a class of your own."""
 
 
 class CombinedConfig(ScorerConfig):
     """The weighted sum of others. Each keeps its own part, weighted, so that the reward, which is the sum of its parts,
-    is the weighted sum. One with nothing to say counts nothing; if one fails, nothing is scored."""
+    is the weighted sum. One with nothing to say counts nothing; if one fails, nothing is scored, and those after it are
+    not asked."""
 
     use: Literal["combined"] = "combined"
     """Names the scorer."""
@@ -38,7 +38,7 @@ class CombinedConfig(ScorerConfig):
         """See `ScorerConfig`."""
         if self.part:
             raise ConfigError("combined keeps the parts of its scorers: name those, not the sum")
-        return _Combined([(summand.weight, summand.scorer.build()) for summand in self.parts])
+        return _Combined([(summand.weight, built(summand.scorer)) for summand in self.parts])
 
 
 class _Combined:
@@ -47,9 +47,9 @@ class _Combined:
 
     async def score(self, trajectory: Trajectory) -> Score | None:
         """See `Scorer`."""
-        scores = await asyncio.gather(*(scorer.score(trajectory) for _, scorer in self._summands))
-        weights = [weight for weight, _ in self._summands]
-        said = [(weight, score) for weight, score in zip(weights, scores, strict=True) if score is not None]
+        # One after the other: there are never more at work than were allowed, and a failure leaves none behind.
+        scores = [(weight, await scorer.score(trajectory)) for weight, scorer in self._summands]
+        said = [(weight, score) for weight, score in scores if score is not None]
         if not said:
             return None
         whole: dict[str, float] = {}
@@ -63,7 +63,7 @@ class _Combined:
     async def aclose(self) -> None:
         """See `Scorer`."""
         for _, scorer in self._summands:
-            await scorer.aclose()
+            await closed(scorer)
 
 
 def _sum(parts: Mapping[str, float], more: Mapping[str, float], weight: float) -> dict[str, float]:

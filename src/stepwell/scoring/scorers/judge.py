@@ -1,29 +1,29 @@
 """A language model as the judge, at any server that speaks OpenAI's chat completions: vLLM, SGLang, a gateway of ours,
 a hosted model."""
 
-import asyncio
-import os
-import random
+import math
 import re
 import zlib
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from stepwell.engines.upstream import Upstream, UpstreamConfig
 from stepwell.errors import EngineError
-from stepwell.scoring.base import Score, Scorer, ScorerConfig, final_answer, last_match
+from stepwell.scoring.asking import Asker, AskingConfig
+from stepwell.scoring.base import Score, Scorer, ScorerConfig, final_answer
+from stepwell.scoring.matcher import Matchers, checked
 from stepwell.scoring.references import References
 from stepwell.scoring.transcript import transcript
 from stepwell.types import Trajectory
 
-KEY_VARIABLE: Final = "STEPWELL_JUDGE_KEY"
-"""Environment variable from which the API key is taken: it need not stand in a file beside the settings."""
-_PATH: Final = "/v1/chat/completions"
 _PLACES: Final = re.compile(r"\{(task|conversation|answer|reference)\}")
-_LINE: Final = r"(?im)^\W*score\W*?(-?\d+(?:\.\d+)?)"
+_LINE: Final = r"(?im)^[^\w\n]*score\W*?(-?\d+(?:\.\d+)?)"
+_SEARCHED: Final = 16_384
+"""Characters at the end of its words in which the score is searched."""
+_SEARCHING: Final = 10.0
+"""Seconds for one search."""
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"reason": {"type": "string"}, "score": {"type": "number"}},
@@ -48,15 +48,17 @@ Give your reason in one or two sentences. Then end with one line of the form "Sc
 10 (nothing better is possible)."""
 
 
-class JudgeConfig(UpstreamConfig, ScorerConfig):
+def _grouped(pattern: str) -> str:
+    if not re.compile(checked(pattern)).groups:
+        raise ValueError("it needs a group that holds the score")
+    return pattern
+
+
+class JudgeConfig(AskingConfig, ScorerConfig):
     """A language model reads the conversation and gives a score, which is mapped to 0..1."""
 
     use: Literal["judge"] = "judge"
     """Names the scorer."""
-    model: str = Field(min_length=1)
-    """The model to ask for."""
-    api_key: SecretStr = Field(default_factory=lambda: SecretStr(os.environ.get(KEY_VARIABLE, "")))
-    """Sent as a bearer token; left out: what the environment variable STEPWELL_JUDGE_KEY holds."""
     prompt: str = _PROMPT
     """What it is told: {task} is the user's first message, {conversation} all before the final answer, {answer} the
     final answer, {reference} the reference answers."""
@@ -65,32 +67,17 @@ class JudgeConfig(UpstreamConfig, ScorerConfig):
     form: Literal["line", "json"] = "line"
     """How it answers: in words, of which `pattern` finds the score; or as JSON with `reason` and `score`, to which the
     server holds it by a schema."""
-    pattern: str = _LINE
+    pattern: Annotated[str, AfterValidator(_grouped)] = _LINE
     """Finds the score, as group 1; the last place counts."""
     scale: tuple[float, float] = (0.0, 10.0)
     """The lowest and the highest score: they become 0 and 1. One beyond them is an error."""
     max_tokens: int = Field(default=1024, ge=1)
     """Upper bound on the tokens of its answer, its reasoning included."""
-    retries: int = Field(default=5, ge=0)
-    """How often it is asked again if it does not answer."""
-    backoff: float = Field(default=1.0, ge=0)
-    """Seconds before it is asked again, about; twice as long each time."""
-
-    @field_validator("pattern")
-    @classmethod
-    def _has_a_group(cls, pattern: str) -> str:
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
-        if not groups:
-            raise ValueError("it needs a group that holds the score")
-        return pattern
 
     @model_validator(mode="after")
     def _fits_together(self) -> "JudgeConfig":
-        if not self.scale[0] < self.scale[1]:
-            raise ValueError("scale must go from a lower to a higher number")
+        if not 0 < self.scale[1] - self.scale[0] < math.inf:
+            raise ValueError("scale must go from a lower to a higher number, and no further than numbers go")
         if "{answer}" not in self.prompt:
             raise ValueError("a prompt without {answer} judges nothing")
         if ("{reference}" in self.prompt) != (self.references is not None):
@@ -102,24 +89,11 @@ class JudgeConfig(UpstreamConfig, ScorerConfig):
         return _Judge(self, References.read(self.references) if self.references else None)
 
 
-class _Message(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-
-
-class _Completion(msgspec.Struct):
-    choices: list[_Choice]
-
-
 class _Verdict(msgspec.Struct):
     score: float
     reason: str = ""
 
 
-_COMPLETIONS: Final = msgspec.json.Decoder(_Completion)
 _VERDICTS: Final = msgspec.json.Decoder(_Verdict)
 
 
@@ -127,16 +101,16 @@ class _Judge:
     def __init__(self, config: JudgeConfig, references: References | None) -> None:
         self._config = config
         self._references = references
-        self._upstreams = [Upstream(url, config) for url in config.urls]
+        self._asker = Asker(config)
+        self._matchers = Matchers(_SEARCHING)
 
     async def score(self, trajectory: Trajectory) -> Score | None:
         """See `Scorer`."""
         prompt = self._prompt(trajectory)
         if prompt is None:
             return None
-        place = zlib.crc32(trajectory.info.id.encode()) % len(self._upstreams)
-        words = await self._asked(self._upstreams[place], prompt)
-        value, reason = self._read(words)
+        words = await self._asker.ask(self._body(prompt), zlib.crc32(trajectory.info.id.encode()))
+        value, reason = await self._read(words)
         lowest, highest = self._config.scale
         if not lowest <= value <= highest:
             raise EngineError(f"the judge gave {value:g}, but the scale goes from {lowest:g} to {highest:g}")
@@ -153,7 +127,7 @@ class _Judge:
         # In one go: what agents write may hold {answer} itself.
         return _PLACES.sub(lambda place: values[place[1]], self._config.prompt)
 
-    async def _asked(self, upstream: Upstream, prompt: str) -> str:
+    def _body(self, prompt: str) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._config.model,
             "messages": [{"role": "user", "content": prompt.encode(errors="replace").decode()}],
@@ -162,16 +136,9 @@ class _Judge:
         }
         if self._config.form == "json":
             body["response_format"] = _JSON
-        pause = self._config.backoff
-        for _ in range(self._config.retries):
-            try:
-                return _words(await upstream.post(_PATH, body, _COMPLETIONS))
-            except EngineError:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # not all at once
-                pause *= 2
-        return _words(await upstream.post(_PATH, body, _COMPLETIONS))
+        return body
 
-    def _read(self, words: str) -> tuple[float, str]:
+    async def _read(self, words: str) -> tuple[float, str]:
         """Its score, and why."""
         if self._config.form == "json":
             try:
@@ -179,19 +146,12 @@ class _Judge:
             except msgspec.MsgspecError as error:
                 raise EngineError(f"the judge gave no JSON with a score: {words[-200:]!r}") from error
             return verdict.score, verdict.reason
-        last = last_match(re.compile(self._config.pattern), words)
-        if last is None:
+        value = await self._matchers.number(self._config.pattern, words[-_SEARCHED:])
+        if value is None:
             raise EngineError(f"the judge gave no score that `pattern` finds within `max_tokens`: {words[-200:]!r}")
-        return float(last[1]), words
+        return value, words
 
     async def aclose(self) -> None:
         """See `Scorer`."""
-        for upstream in self._upstreams:
-            await upstream.aclose()
-
-
-def _words(answer: _Completion) -> str:
-    """What the judge says, without its reasoning if the server tells the two apart."""
-    if not answer.choices:
-        raise EngineError("the judge answered with nothing")
-    return answer.choices[0].message.content or ""
+        await self._asker.aclose()
+        await self._matchers.aclose()

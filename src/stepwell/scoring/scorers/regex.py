@@ -1,11 +1,11 @@
 """A pattern in the final answer."""
 
-import re
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from stepwell.scoring.base import Measured, Scorer, ScorerConfig, final_answer, last_match
+from stepwell.scoring.base import Score, Scorer, ScorerConfig, final_answer
+from stepwell.scoring.matcher import Matchers, checked
 from stepwell.types import Trajectory
 
 
@@ -14,32 +14,32 @@ class RegexConfig(ScorerConfig):
 
     use: Literal["regex"] = "regex"
     """Names the scorer."""
-    pattern: str
+    pattern: Annotated[str, AfterValidator(checked)]
     """A regular expression of Python's; the last place where it is found counts."""
     missing: float | None = Field(default=0.0, allow_inf_nan=False)
     """Reward if it is not found; None: nothing is said."""
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
-        return pattern
+    seconds: float = Field(default=10.0, gt=0)
+    """Longest time for one search; then the trajectory counts as failed."""
 
     def build(self) -> Scorer:
         """See `ScorerConfig`."""
-        compiled = re.compile(self.pattern)
+        return _Regex(self)
 
-        def measure(trajectory: Trajectory) -> float | None:
-            answer = final_answer(trajectory)
-            return None if answer is None else self._value(compiled, answer)
 
-        return Measured(self.name, measure)
+class _Regex:
+    def __init__(self, config: RegexConfig) -> None:
+        self._config = config
+        self._matchers = Matchers(config.seconds)
 
-    def _value(self, compiled: re.Pattern[str], answer: str) -> float | None:
-        last = last_match(compiled, answer)
-        if last is None:
-            return self.missing
-        return float(last[1]) if compiled.groups else 1.0
+    async def score(self, trajectory: Trajectory) -> Score | None:
+        """See `Scorer`."""
+        answer = final_answer(trajectory)
+        if answer is None:
+            return None
+        found = await self._matchers.number(self._config.pattern, answer)
+        value = self._config.missing if found is None else found
+        return None if value is None else Score(parts={self._config.name: value})
+
+    async def aclose(self) -> None:
+        """See `Scorer`."""
+        await self._matchers.aclose()
