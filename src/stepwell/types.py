@@ -21,6 +21,7 @@ from stepwell.errors import InvalidRecord
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
 _Array = TypeVar("_Array", bound=npt.NDArray[Any])
 
 FinishReason = Literal["stop", "length", "abort"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.algorithms import ALGORITHMS
-from stepwell.algorithms.base import AlgorithmConfig
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig
 from stepwell.config import component_config
 from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.types import Group
@@ -18,13 +18,19 @@ from tests.algorithms.builders import assign, groups, make_group, make_inputs, m
 WITH_CRITIC = [name for name in sorted(ALGORITHMS) if ALGORITHMS[name]().build().needs_values != "none"]
 WITH_REWARDS = [name for name in sorted(ALGORITHMS) if name != "opsd"]
 """Plain distillation follows its teacher wherever that leads."""
+PLAIN = {"rtpo": {"plain_groups": "first_step"}}
+"""What makes an algorithm take groups that nobody forked."""
 every_algorithm = pytest.mark.parametrize("name", sorted(ALGORITHMS))
+
+
+def made(name: str) -> Algorithm:
+    return ALGORITHMS[name](**PLAIN.get(name, {})).build()
 
 
 @every_algorithm
 @given(group=groups())
 def test_every_trainable_step_gets_credit_once_and_no_other_step_is_named(name: str, group: Group) -> None:
-    algorithm = ALGORITHMS[name]().build()
+    algorithm = made(name)
     credits = algorithm.assign(group, make_inputs(algorithm, group, make_values(algorithm, group)))
     named = [credit.step_id for credit in credits]
     steps = {step.id: step for trajectory in group.trajectories for step in trajectory.steps}
@@ -41,7 +47,7 @@ def test_every_trainable_step_gets_credit_once_and_no_other_step_is_named(name: 
 @every_algorithm
 @given(group=groups(), random=st.randoms(use_true_random=False))
 def test_the_order_of_trajectories_only_orders_their_credit(name: str, group: Group, random) -> None:
-    algorithm = ALGORITHMS[name]().build()
+    algorithm = made(name)
     values = make_values(algorithm, group)
     shuffled = list(group.trajectories)
     random.shuffle(shuffled)
@@ -56,7 +62,7 @@ def test_the_order_of_trajectories_only_orders_their_credit(name: str, group: Gr
 @every_algorithm
 @given(group=groups())
 def test_credit_is_a_pure_function(name: str, group: Group) -> None:
-    algorithm = ALGORITHMS[name]().build()
+    algorithm = made(name)
     values = make_values(algorithm, group)
     before = {step_id: value.copy() for step_id, value in values.items()}
     assert assign(algorithm, group, values) == assign(algorithm, group, values)
@@ -69,7 +75,7 @@ def test_a_missing_reward_is_an_error_and_not_0(name: str) -> None:
     rewarded = make_trajectory("a", [1, 2], [0.0, 1.0])
     unknown = make_trajectory("b", [1], [0.0], reward=None)
     with pytest.raises(InvalidRecord, match="not 0"):
-        assign(ALGORITHMS[name]().build(), make_group(rewarded, unknown))
+        assign(made(name), make_group(rewarded, unknown))
 
 
 @every_algorithm
@@ -77,12 +83,12 @@ def test_a_missing_reward_is_an_error_and_not_0(name: str) -> None:
 def test_a_reward_that_is_not_finite_is_refused(name: str, bad: float) -> None:
     group = make_group(make_trajectory("a", [1, 2], [0.0, bad]), make_trajectory("b", [1], [0.0]))
     with pytest.raises(InvalidRecord):
-        assign(ALGORITHMS[name]().build(), group)
+        assign(made(name), group)
 
 
 @pytest.mark.parametrize("name", WITH_CRITIC)
 def test_a_critic_that_diverged_is_refused(name: str) -> None:
-    algorithm = ALGORITHMS[name]().build()
+    algorithm = made(name)
     group = make_group(make_trajectory("a", [1, 2], [0.0, 1.0]), make_trajectory("b", [1], [0.0]))
     values = {step_id: value * np.nan for step_id, value in make_values(algorithm, group).items()}
     with pytest.raises(InvalidRecord, match="NaN"):
@@ -94,7 +100,7 @@ def test_a_critic_that_diverged_is_refused(name: str) -> None:
 def test_a_critic_that_says_nothing_of_a_step_or_too_much_is_an_error(name: str, values: dict) -> None:
     said = {step_id: np.array(value, np.float32) for step_id, value in values.items()}
     with pytest.raises(InvalidRecord, match="step a-0, where"):
-        assign(ALGORITHMS[name]().build(), make_group(make_trajectory("a", [2], [1.0])), said)
+        assign(made(name), make_group(make_trajectory("a", [2], [1.0])), said)
 
 
 @every_algorithm
@@ -107,7 +113,7 @@ def test_one_setting_of_an_objective_leaves_the_others_as_the_algorithm_has_them
 
 @pytest.mark.parametrize("name", WITH_REWARDS)
 def test_more_reward_never_means_less_advantage(name: str) -> None:
-    algorithm = ALGORITHMS[name]().build()
+    algorithm = made(name)
     group = make_group(make_trajectory("good", [2, 2], [0.0, 1.0]), make_trajectory("bad", [2, 2], [0.0, 0.0]))
     credit = assign(algorithm, group)
     compared = [index for index in range(2) if credit[f"good-{index}"].trained]

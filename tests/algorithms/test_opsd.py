@@ -12,7 +12,8 @@ from stepwell.algorithms.base import Inputs
 from stepwell.algorithms.grpo import GRPO
 from stepwell.algorithms.hindsight import Hindsight, HindsightForAll
 from stepwell.algorithms.opsd import OPSD
-from stepwell.errors import InvalidRecord
+from stepwell.config import load_config
+from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.types import Credit, Group
 from tests.algorithms.builders import make_group, make_trajectory, tokenize
 
@@ -129,9 +130,17 @@ def test_without_mixing_or_evidence_it_is_grpo() -> None:
     assert credits(AgentOPSD(mixing=0.0), group, with_gaps(group, GAPS)) == plain
     none = {name: [0.0, 0.0] for name in GAPS}
     assert credits(AgentOPSD(decay=1.0), group, with_gaps(group, none)) == plain
+    assert AgentOPSD(mixing=0.0).build().teacher is None
+    assert not AgentOPSD(mixing=0.0).build().needs_logprobs
     assert AgentOPSD(hindsight=HindsightForAll(told="nothing")).build().teacher.prompts(group, tokenize) == {}
 
 
 def test_settings_of_hindsight_leave_who_is_told_as_the_algorithm_has_it() -> None:
     assert OPSD.model_validate({"hindsight": {"outcome": True}}).hindsight.peer_for == "all"
     assert Hindsight(outcome=True).peer_for == "failed"
+
+
+def test_distillation_from_a_teacher_that_is_told_nothing_is_refused_and_of_the_outcome_alone_is_not() -> None:
+    with pytest.raises(ConfigError, match="told nothing trains nothing"):
+        load_config(OPSD, None, ["hindsight.told=nothing"])
+    assert load_config(OPSD, None, ["hindsight.told=nothing", "hindsight.outcome=true"]).hindsight.outcome

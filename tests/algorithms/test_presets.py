@@ -1,12 +1,14 @@
 """Presets: published numbers as data."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
 from stepwell.algorithms import ALGORITHMS, presets
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Objective
+from stepwell.algorithms.objective import Ratio
 from stepwell.algorithms.presets import Preset, load_preset, preset_names
 from stepwell.config import component_config, load_config
 from stepwell.errors import ConfigError
@@ -14,6 +16,85 @@ from stepwell.trainer.update import LearnerConfig
 
 NAMES = preset_names()
 every_preset = pytest.mark.parametrize("name", NAMES)
+
+
+ACTOR = {"lr": 1e-6, "epochs": 1, "minibatch_steps": 128, "grad_clip": 1.0}
+CRITIC = {**ACTOR, "critic_lr": 1e-5, "lam": 1.0, "value_clip": 0.5, "groups_per_update": 128, "group_size": 1}
+CRITIC |= {"temperature": 1.0, "kl_coefficient": 0.001}
+GROUP = {**ACTOR, "groups_per_update": 16, "group_size": 8, "temperature": 1.0}
+ALFWORLD = {"prompt_tokens": 8192, "response_tokens": 4096, "max_steps": 20}
+SEEUPO = {"lr": 1e-6, "epochs": 1, "kl_coefficient": 0.002, "groups_per_update": 32, "group_size": 8}
+SEEUPO |= {"temperature": 0.9, "max_steps": 10}
+RTPO = {"lr": 1e-6, "weight_decay": 0.01, "epochs": 1, "kl_coefficient": 0.02, "groups_per_update": 64}
+RTPO |= {"temperature": 0.9, "prompt_tokens": 8192, "response_tokens": 4096, "max_steps": 3}
+STEPOPSD = {"mixing": 0.2, "decay_updates": 50, "refresh_every": 10, "kl_coefficient": 0.001, "lr": 1e-6, "epochs": 1}
+
+
+def clip(low: float, high: float) -> dict[str, float]:
+    return {"clip_low": low, "clip_high": high}
+
+
+PUBLISHED: Mapping[str, Mapping[str, float]] = {
+    "steppo-v4": {**CRITIC, **ALFWORLD, **clip(3e-4, 3e-4), "gamma": 0.99},
+    "steppo-released-may": {**CRITIC, **ALFWORLD, **clip(3e-4, 4e-4), "gamma": 1.0, "max_steps": 15},
+    "capo-v5": {**CRITIC, **ALFWORLD, **clip(1e-3, 1e-3), "gamma": 0.99},
+    "capo-released-august": {**CRITIC, **ALFWORLD, **clip(3e-4, 3e-4), "gamma": 0.99},
+    "token-ppo-agentr1": {**CRITIC, **ALFWORLD, **clip(0.2, 0.2), "gamma": 0.99},
+    "token-ppo-fair": {**CRITIC, **clip(0.2, 0.2), "gamma": 1.0},
+    "grpo": {**GROUP, **ALFWORLD, **clip(0.2, 0.2), "kl_coefficient": 0.001},
+    "dr-grpo": {**GROUP, **clip(0.2, 0.2)},
+    "gspo": {**clip(3e-4, 4e-4), "lr": 1e-6},
+    "gspo-agentr1": {**GROUP, **ALFWORLD, **clip(3e-4, 3e-4), "kl_coefficient": 0.001},
+    "rloo": {**GROUP, **ALFWORLD, **clip(0.2, 0.2), "kl_coefficient": 0.001},
+    "reinforce-pp": {**GROUP, **ALFWORLD, **clip(0.2, 0.2), "kl_coefficient": 0.001, "gamma": 1.0},
+    "reinforce-pp-baseline": {**GROUP, **ALFWORLD, **clip(0.2, 0.2), "kl_coefficient": 0.001},
+    "gigpo-agentr1": {**GROUP, **ALFWORLD, **clip(0.2, 0.2), "kl_coefficient": 0.001, "omega": 1.0, "gamma": 0.99},
+    "gigpo-roll": {"omega": 1.0, "gamma": 0.95, "group_size": 8, "groups_per_update": 16},
+    "seeupo-paper": SEEUPO,
+    "seeupo-released": SEEUPO,
+    "stepopsd-paper": {
+        **STEPOPSD,
+        **clip(0.2, 0.2),
+        "clip": 0.05,
+        "groups_per_update": 16,
+        "group_size": 8,
+        "prompt_tokens": 2048,
+        "response_tokens": 512,
+    },
+    "stepopsd-repository": {
+        **STEPOPSD,
+        **clip(0.2, 0.2),
+        "clip": 0.2,
+        "warmup_updates": 286,  # 0.285 of 1005
+        "groups_per_update": 64,
+        "group_size": 5,
+        "temperature": 1.0,
+        "response_tokens": 1024,
+        "max_steps": 20,
+    },
+    "rtpo-paper": {**RTPO, **clip(0.2, 0.2), "group_size": 2},
+    "rtpo-loo": {**RTPO, **clip(0.2, 0.2), "group_size": 4},
+    "agentopsd": {"mixing": 0.5, "band": 0.2, "decay": 0.95},
+    "opsd": {"clip": 5.0, "response_tokens": 2048},
+    "sdpo": {
+        "clip": 5.0,
+        "correct_above": 0.5,
+        "correction_cap": 2.0,
+        "lr": 1e-5,
+        "groups_per_update": 32,
+        "group_size": 8,
+    },
+}
+"""Each number of each preset, once more, by its setting: written down from the sources, not from the presets."""
+
+
+def numbers(section: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Each number in it by its setting's own name, which no two sections share."""
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
 
 
 def built(name: str) -> Algorithm:
@@ -24,7 +105,45 @@ def built(name: str) -> Algorithm:
 def test_each_makes_its_algorithm_and_says_where_it_comes_from(name: str) -> None:
     preset = load_preset(name)
     assert built(name).name == preset.algorithm["use"]
-    assert "arXiv" in preset.source.paper
+    assert "arXiv" in preset.source.paper or "github.com" in preset.source.paper
+
+
+@every_preset
+def test_each_number_is_the_published_one_and_none_is_missing(name: str) -> None:
+    preset = load_preset(name)
+    sections = (preset.algorithm, preset.learner, preset.rollout.model_dump())
+    assert dict(pair for section in sections for pair in numbers(section)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "clip_range"),
+    [
+        ("token", (0.2, 0.2)),
+        ("geo", (3e-4, 3e-4)),
+        ("sqrt", (1e-3, 1e-3)),
+        ("exact", (0.2, 0.2)),
+        ("sequence", (3e-4, 4e-4)),
+    ],
+)
+def test_each_kind_of_ratio_has_the_clip_range_that_it_was_published_with(ratio: Ratio, clip_range: tuple) -> None:
+    assert Objective(ratio=ratio).clip == clip_range
+
+
+@pytest.mark.parametrize(("name", "preset"), [("steppo", "steppo-v4"), ("capo", "capo-v5")])
+def test_an_algorithm_by_name_has_the_credit_ratio_and_clip_of_its_preset(name: str, preset: str) -> None:
+    plain, published = ALGORITHMS[name](), component_config(ALGORITHMS, AlgorithmConfig, load_preset(preset).algorithm)
+    assert (plain.build().objective.ratio, plain.build().objective.clip) == (
+        published.build().objective.ratio,
+        published.build().objective.clip,
+    )
+    credit = {"gamma", "lam", "whiten"}
+    assert plain.model_dump(include=credit) == published.model_dump(include=credit)
+
+
+def test_sdpo_and_opsd_differ_in_their_teacher_and_what_they_correct() -> None:
+    opsd, sdpo = built("opsd"), built("sdpo")
+    assert (opsd.teacher.refresh_every > 10**12, sdpo.teacher.refresh_every) == (True, 0)
+    assert (opsd.objective.correction, sdpo.objective.correction) == ("none", "truncate")
 
 
 @every_preset
@@ -51,7 +170,21 @@ def test_each_gives_both_sides_of_its_clip_range_or_none(name: str) -> None:
         ("dr-grpo", "token", (0.2, 0.2), "per_token"),
         ("gspo", "sequence", (3e-4, 4e-4), "per_sequence"),
         ("gspo-agentr1", "geo", (3e-4, 3e-4), "per_step"),
-        ("seeupo-released", "geo", (3e-4, 4e-4), "per_step"),
+        ("seeupo-paper", "geo", (3e-4, 3e-4), "per_step"),
+        ("seeupo-released", "geo", (3e-4, 3e-4), "per_step"),
+        ("token-ppo-fair", "token", (0.2, 0.2), "per_step"),
+        ("rloo", "token", (0.2, 0.2), "per_step"),
+        ("reinforce-pp", "token", (0.2, 0.2), "per_step"),
+        ("reinforce-pp-baseline", "token", (0.2, 0.2), "per_step"),
+        ("gigpo-agentr1", "token", (0.2, 0.2), "per_step"),
+        ("gigpo-roll", "token", (0.2, 0.2), "per_step"),
+        ("rtpo-paper", "token", (0.2, 0.2), "per_step"),
+        ("rtpo-loo", "token", (0.2, 0.2), "per_step"),
+        ("stepopsd-paper", "token", (0.2, 0.2), "per_token"),
+        ("stepopsd-repository", "token", (0.2, 0.2), "per_token"),
+        ("agentopsd", "token", (0.2, 0.2), "per_step"),
+        ("opsd", "token", (0.2, 0.2), "per_token"),
+        ("sdpo", "token", (0.2, 0.2), "per_token"),
     ],
 )
 def test_the_objectives_are_the_published_ones(name: str, ratio: str, clip: tuple, aggregation: str) -> None:

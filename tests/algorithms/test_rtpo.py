@@ -116,8 +116,30 @@ def test_identity_20_the_loss_is_given_no_token_of_the_trunk_of_prefixes_or_of_c
 
 def test_a_plain_group_took_its_first_step_anew_wherever_a_side_step_stands() -> None:
     titled = with_step(make_trajectory("a", [2, 2], [0.0, 1.0]), 0, side="title")
-    got = credits(RTPO(), make_group(titled, make_trajectory("b", [2, 2], [0.0, 0.0])))
+    got = credits(RTPO(plain_groups="first_step"), make_group(titled, make_trajectory("b", [2, 2], [0.0, 0.0])))
     assert trained(got) == {"a-1": [0.5, 0.5], "b-0": [-0.5, -0.5]}
+
+
+@pytest.mark.parametrize("of", ["credit", "diagnosis"])
+def test_a_group_of_longer_trajectories_that_was_not_forked_is_refused_with_the_remedy(of) -> None:
+    plain = make_group(make_trajectory("a", [2, 2], [0.0, 1.0]), make_trajectory("b", [2], [0.0]))
+    algorithm = RTPO().build()
+    with pytest.raises(InvalidRecord, match="plain_groups: first_step"):
+        (algorithm.assign if of == "credit" else algorithm.diagnose)(plain, Inputs())
+    assert list(trained(credits(RTPO(plain_groups="first_step"), plain))) == ["a-0", "b-0"]
+
+
+def test_a_step_beside_the_agents_work_makes_no_trajectory_longer() -> None:
+    titled = with_step(make_trajectory("a", [2, 2], [0.0, 1.0]), 1, side="title")
+    assert list(trained(credits(RTPO(), make_group(titled, make_trajectory("b", [2], [0.0]))))) == ["a-0", "b-0"]
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_identity_21_turns_that_siblings_played_themselves_are_counted_and_make_up_the_cost(k) -> None:
+    count = RTPO().build().diagnose
+    assert count(siblings([1.0, 0.0], k), Inputs())["generated_turns"] == 2 * (3 - k)
+    played = sum(count(siblings([1.0, 0.0], turn), Inputs())["generated_turns"] for turn in range(3))
+    assert 3 + played == generated_turns(3, 2)
 
 
 def test_what_was_earned_before_the_step_is_no_merit_of_it() -> None:
@@ -193,6 +215,7 @@ def test_siblings_that_teach_nothing_are_kept_in_the_mean_or_skipped_but_always_
     assert len(trained(credits(config, alike))) == (2 if zero_advantage == "keep" else 0)
     assert config.build().diagnose(alike, Inputs()) == {
         "siblings": 2,
+        "generated_turns": 4,
         "single_sibling_rate": 0,
         "alike_siblings_rate": 1,
     }

@@ -20,8 +20,10 @@ def test_the_papers_update_carries_whole_ratios_against_the_policy_before_it() -
     algorithm = SeeUPO().build()
     assert algorithm.sweep == Sweep(order="reverse", ratio="exact", bounds=None, recompute_old=False)
     assert (algorithm.whiten, algorithm.objective.ratio) == ("step", "geo")
+    assert algorithm.advantage_bound is None
 
 
 def test_the_released_update_carries_bounded_means_against_the_policy_before_each_turn() -> None:
-    sweep = SeeUPO(mode="released", order="forward").build().sweep
-    assert sweep == Sweep(order="forward", ratio="geo", bounds=(0.8, 1.2), recompute_old=True)
+    algorithm = SeeUPO(mode="released", order="forward").build()
+    assert algorithm.advantage_bound == 3.0
+    assert algorithm.sweep == Sweep(order="forward", ratio="geo", bounds=(0.8, 1.2), recompute_old=True)

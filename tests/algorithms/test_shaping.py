@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.algorithms.shaping import equalised, gap, log_ratio, mixed, mixing_at, raw_weights, shuffled
+from stepwell.algorithms.shaping import (
+    MAX_GAP,
+    equalised,
+    gap,
+    logprob_difference,
+    mixed,
+    mixing_at,
+    raw_weights,
+    shuffled,
+)
 from stepwell.errors import InvalidRecord
 
 logprobs = st.floats(-60, 0)
@@ -28,9 +37,9 @@ def weighed(gap_r: np.ndarray, advantage: float, kind: str, alpha: float, mixing
 
 
 @given(st.lists(st.tuples(logprobs, logprobs), max_size=8))
-def test_a_gap_is_the_log_ratio_within_20_nats(pairs) -> None:
+def test_a_gap_is_the_logprob_difference_within_20_nats(pairs) -> None:
     teacher, student = [t for t, _ in pairs], [s for _, s in pairs]
-    assert log_ratio(teacher, student).tolist() == [t - s for t, s in pairs]
+    assert logprob_difference(teacher, student).tolist() == [t - s for t, s in pairs]
     assert gap(teacher, student).tolist() == [min(max(t - s, -20.0), 20.0) for t, s in pairs]
 
 
@@ -167,3 +176,12 @@ def test_a_placebo_only_reorders_the_gaps_of_its_span_and_always_alike(tokens, s
 def test_placebos_of_different_steps_differ() -> None:
     values, span = np.arange(20.0), np.ones(20, bool)
     assert shuffled(values, span, "step-a").tolist() != shuffled(values, span, "step-b").tolist()
+
+
+@given(st.floats(-1e6, 1e6), kinds)
+def test_a_weight_is_that_of_a_gap_of_at_most_20_nats(sum_of_gaps, kind) -> None:
+    kept = min(max(sum_of_gaps, -MAX_GAP), MAX_GAP)
+    with np.errstate(all="raise"):
+        got = raw_weights(np.array([sum_of_gaps]), 1.0, kind)
+    assert got.tolist() == raw_weights(np.array([kept]), 1.0, kind).tolist()
+    assert np.exp(-MAX_GAP) <= got[0] <= np.exp(MAX_GAP)

@@ -299,3 +299,35 @@ def test_diagnostics_of_a_worked_example() -> None:
 def test_diagnostics_of_a_group_that_nobody_scored_have_no_gaps() -> None:
     group = make_group(make_trajectory("a", [2], [1.0]), make_trajectory("b", [2], [1.0]))
     assert StepOPSD().build().diagnose(group, Inputs()) == {"mixing": 0.2, "hint_rate": 0.0}
+
+
+def test_the_rate_of_clipped_weights_is_that_of_the_span_and_of_the_gaps_that_are_used() -> None:
+    group = make_group(make_trajectory("bad", [3], [0.0]), make_trajectory("good", [3], [1.0]))
+    zeros = {"bad-0": np.zeros(3, np.float32), "good-0": np.zeros(3, np.float32)}
+    gaps = {"bad-0": np.array([9, 0.06, 0.06], np.float32), "good-0": np.array([9, 0.0, 0.0], np.float32)}
+    inputs = Inputs(logprobs=zeros, teacher_logprobs=gaps, actions=actions_of(group))
+
+    def found(**settings) -> dict[str, float]:
+        return dict(StepOPSD(span="action_only", **settings).build().diagnose(group, inputs))
+
+    # 2σ(0.06) = 1.03 is within 5 %, 2σ(0.12) = 1.06 is not; the first tokens are no actions
+    assert found()["weight_clipped_rate"] == 0.0
+    assert found(gap="step")["weight_clipped_rate"] == 0.5
+    assert found()["teacher_gap_mean"] == pytest.approx(0.03)
+
+
+def test_a_trajectory_without_an_advantage_has_gaps_and_no_weights() -> None:
+    group = make_group(*(make_trajectory(name, [1], [reward]) for name, reward in (("a", 0), ("b", 0.5), ("c", 1))))
+    said = {f"{name}-0": np.full(1, gap, np.float32) for name, gap in (("a", -1), ("b", 0.0), ("c", 1))}
+    inputs = Inputs(logprobs={name: gap * 0 for name, gap in said.items()}, teacher_logprobs=said)
+    assert StepOPSD().build().diagnose(group, inputs)["weight_clipped_rate"] == 1.0
+
+
+@pytest.mark.parametrize("weight", ["sigmoid", "exp"])
+def test_the_sum_of_a_long_steps_gaps_does_not_overflow(weight) -> None:
+    group = make_group(make_trajectory("bad", [99], [0.0]), make_trajectory("good", [99], [1.0]))
+    said = {name: np.full(99, gap, np.float32) for name, gap in (("bad-0", -20), ("good-0", 20))}
+    inputs = Inputs(logprobs={name: gap * 0 for name, gap in said.items()}, teacher_logprobs=said)
+    with np.errstate(over="raise"):
+        got = advantages(StepOPSD(gap="step", weight=weight, scale="none"), group, inputs)
+    np.testing.assert_allclose(got["good-0"], 0.5 * (1 + 0.2 * 0.05), rtol=1e-5)

@@ -92,6 +92,6 @@ def test_an_aborted_step_is_a_decision_still() -> None:
 def test_the_two_versions_of_the_paper_differ_in_their_ratio_alone() -> None:
     v4, v5 = StepPO().build(), CAPO().build()
     assert (v4.objective.ratio, v5.objective.ratio) == ("geo", "sqrt")
-    assert (v4.objective.clip, v5.objective.clip) == ((3e-4, 4e-4), (1e-3, 1e-3))
+    assert (v4.objective.clip, v5.objective.clip) == ((3e-4, 3e-4), (1e-3, 1e-3))
     group = make_group(make_trajectory("t", [2, 1], [0.0, 1.0]))
     assert assign(v4, group) == assign(v5, group)

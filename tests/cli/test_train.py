@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.parts import POOL_FILE
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import training_run
+from stepwell.cli.training import Progress, training_run
 from stepwell.config import load_config
-from stepwell.policy.weights import checkpoints
+from stepwell.policy.weights import WEIGHTS_FILE, checkpoints
 from stepwell.pool.base import PoolStats
 from stepwell.pool.store import SQLitePool
 from stepwell.types import UpdateInfo
@@ -83,6 +85,78 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, command: Callab
     assert (
         folder / "recipe.yaml"
     ).read_text() == recipe  # what was refused must not stand in the way of the next resume
+
+
+def test_a_run_whose_updates_train_nobody_goes_on_and_is_shown(
+    tmp_path: Path, command: Callable[..., Finished]
+) -> None:
+    alone = ("trainer.updates=2", "trainer.groups_per_update=1", "rollout.group_size=1", "warmup.updates=1")
+    done = command("train", "lookup", "--algorithm", "opsd", *alone, "--folder", str(tmp_path / "run"))
+    assert (done.code, done.err) == (0, "")
+    (shown,) = [row for row in done.out.splitlines() if row.startswith("update    2")]
+    assert "reward" in shown
+    assert "entropy" not in shown
+    assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_of_no_updates_exports_what_it_began_with(tmp_path: Path, command: Callable[..., Finished]) -> None:
+    folder = tmp_path / "run"
+    done = command("train", "lookup", "trainer.updates=0", "warmup.updates=1", "--folder", str(folder))
+    assert (done.code, done.err) == (0, "")
+    assert (folder / "model" / "model.safetensors").exists()
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_preset_beside_another_algorithm_is_refused(command: Callable[..., Finished]) -> None:
+    assert "not both" in command("train", "lookup", "--preset", "grpo", "--algorithm", "steppo").err
+
+
+TINY = ("trainer.groups_per_update=2", "trainer.checkpoint_every=1", "rollout.group_size=2", "warmup.updates=3")
+
+
+def lookup(*settings: str) -> RecipeConfig:
+    return load_config(RecipeConfig, find_recipe("lookup"), [*TINY, *settings])
+
+
+class Killed(Exception):
+    """Stands for the death of the process."""
+
+
+def die(_: object) -> None:
+    raise Killed
+
+
+def test_tasks_whose_groups_were_ready_when_the_run_was_killed_are_not_sampled_again(tmp_path: Path) -> None:
+    """Its two groups are trained on first, with one new one where an update has three by now."""
+    dying = training_run(lookup("trainer.updates=2"), tmp_path, Progress(on_micro_batch=die))
+    with pytest.raises(Killed), dying as run:
+        asyncio.run(run.train())
+    with training_run(lookup("trainer.updates=2", "trainer.groups_per_update=3"), tmp_path) as run:
+        asyncio.run(run.train())
+        tasks = list(run.tasks.tasks("train"))
+    order = [tasks[i] for i in np.random.default_rng(0).permutation(len(tasks))]
+    with closing(sqlite3.connect(tmp_path / POOL_FILE)) as database:
+        sampled = [task for (task,) in database.execute("SELECT task_id FROM groups ORDER BY created_at")]
+    assert sampled == order[:6]
+
+
+def test_a_run_that_went_on_from_a_checkpoint_has_bit_for_bit_the_weights_of_the_uninterrupted_one(
+    tmp_path: Path,
+) -> None:
+    one_at_a_time = ("max_batch=1", "rollout.concurrency=1")
+    for name, stops in (("straight", [3]), ("stopped", [1, 3])):
+        for updates in stops:
+            with training_run(lookup(f"trainer.updates={updates}", *one_at_a_time), tmp_path / name) as run:
+                asyncio.run(run.train())
+    straight, stopped = (load_file(tmp_path / n / "checkpoints/000003" / WEIGHTS_FILE) for n in ("straight", "stopped"))
+    assert all(torch.equal(straight[name], stopped[name]) for name in straight)
+
+
+def test_a_critic_with_a_model_of_its_own_begins_as_the_policy_is_after_its_warm_up(tmp_path: Path) -> None:
+    with training_run(lookup("policy.critic=model"), tmp_path) as run:
+        policy = run.served.policy
+        trunk, backbone = policy.critic.trunk.state_dict(), policy.model.base_model.state_dict()
+    assert all(torch.equal(trunk[name], backbone[name]) for name in backbone)
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ from transformers import (
     XGLMConfig,
 )
 
+from stepwell.config import load_config
 from stepwell.errors import ConfigError, NotFound
 from stepwell.policy.attention import PackedRows
 from stepwell.policy.builtin import BUILTIN_MODELS
-from stepwell.policy.model import Policy
+from stepwell.policy.model import Policy, PolicyConfig
 from tests.policy.tiny import CONFIGS, VOCABULARY, plain_twin, random_ids, tiny_config, tiny_model, tiny_policy
 
 every_kind = pytest.mark.parametrize("kind", sorted(CONFIGS))
@@ -104,6 +105,39 @@ def test_a_critic_with_a_model_of_its_own_begins_as_the_policys_copy_and_shares_
     policy.values(states).sum().backward()
     assert all(p.grad is None for p in policy.trainable_parameters())
     assert all(p.grad is not None for p in policy.critic_parameters())
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2}}], ids=["whole", "lora"])
+def test_a_critics_own_model_can_begin_anew_as_the_policy_is_after_a_warm_up(settings: dict) -> None:
+    policy = tiny_policy(settings={"critic": "model", **settings})
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        ids, positions, plan = packed(some_rows((3, 5)))
+        expected = policy.hidden(ids, positions, plan)
+        assert not torch.allclose(policy.critic_states(None, ids, positions, plan), expected, atol=1e-3)
+        policy.begin_critic()
+        torch.testing.assert_close(policy.critic_states(None, ids, positions, plan), expected, atol=1e-4, rtol=1e-4)
+    assert not {p.data_ptr() for p in policy.critic_parameters()} & {p.data_ptr() for p in policy.model.parameters()}
+
+
+def test_gradient_checkpointing_computes_the_layers_of_the_critics_own_model_twice_and_changes_no_gradient() -> None:
+    calls, gradients = {}, {}
+    for twice in (False, True):
+        policy = tiny_policy(settings={"critic": "model", "gradient_checkpointing": twice})
+        counted: list[int] = []
+        for layer in policy.critic.trunk.layers:
+            layer.self_attn.register_forward_pre_hook(lambda *_, counted=counted: counted.append(1))
+        states = policy.critic_states(None, *packed(some_rows((3, 5))))
+        policy.values(states).sum().backward()
+        calls[twice], gradients[twice] = len(counted), [p.grad for p in policy.critic_parameters()]
+    assert calls == {False: 2, True: 4}
+    torch.testing.assert_close(gradients[True], gradients[False])
+
+
+def test_adapters_and_trained_layers_at_once_are_refused() -> None:
+    with pytest.raises(ConfigError, match="leave trainable_layers out"):
+        load_config(PolicyConfig, None, ["trainable_layers=1", "lora.rank=4"])
 
 
 @every_kind

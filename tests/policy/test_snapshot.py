@@ -10,10 +10,10 @@ def test_a_snapshot_puts_the_policy_back_for_a_while_and_then_away() -> None:
     with torch.no_grad():
         for parameter in policy.trainable_parameters():
             parameter.add_(1.0)
-    now = {name: tensor.clone() for name, tensor in policy.trainable_state().items()}
+    now = {name: tensor.clone() for name, tensor in policy.model_state().items()}
     with was.in_place(policy):
-        assert all(torch.equal(was.state[name], tensor) for name, tensor in policy.trainable_state().items())
-    assert all(torch.equal(now[name], tensor) for name, tensor in policy.trainable_state().items())
+        assert all(torch.equal(was.state[name], tensor) for name, tensor in policy.model_state().items())
+    assert all(torch.equal(now[name], tensor) for name, tensor in policy.model_state().items())
 
 
 def test_an_error_meanwhile_leaves_the_policy_as_it_is() -> None:
@@ -28,3 +28,15 @@ def test_an_error_meanwhile_leaves_the_policy_as_it_is() -> None:
     except ValueError:
         pass
     assert torch.equal(policy.trainable_parameters()[0], now)
+
+
+def test_it_holds_the_language_model_alone_and_leaves_the_critic_as_it_is() -> None:
+    policy = tiny_policy(settings={"critic": "model"})
+    was = Snapshot.of(policy)
+    assert {name.split(".")[0] for name in was.state} == {"model"}
+    with torch.no_grad():
+        for parameter in policy.critic_parameters():
+            parameter.add_(1.0)
+    now = [parameter.clone() for parameter in policy.critic_parameters()]
+    with was.in_place(policy):
+        assert all(torch.equal(a, b) for a, b in zip(now, policy.critic_parameters(), strict=True))

@@ -54,6 +54,11 @@ def test_a_forced_call_goes_on_from_what_the_gateway_began() -> None:
     assert marked(tiny_renderer("hermes"), rest, 1, prefill=begun) == rest
 
 
+def test_what_is_said_after_a_forced_call_is_not_part_of_it() -> None:
+    begun, rest = "<tool_call>\n", CALL.removeprefix("<tool_call>\n")
+    assert marked(tiny_renderer("hermes"), f"{rest}\nthat is all", 1, prefill=begun).strip() == rest
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 def test_reasoning_is_never_part_of_it(calls: int) -> None:
     template = (

@@ -157,3 +157,15 @@ def test_another_models_checkpoint_is_refused_and_the_weights_stay(tmp_path: Pat
         load(tmp_path, wrong)
     assert same(state_of(wrong.policy), before)
     assert wrong.policy.version == 0
+
+
+def test_settings_of_the_optimiser_that_were_changed_for_the_resumed_run_hold(tmp_path: Path) -> None:
+    before = make_learner(tiny_policy(), betas=(0.9, 0.95))
+    train(before)
+    save(tmp_path, before)
+    resumed = make_learner(tiny_policy(), weight_decay=0.5, betas=(0.5, 0.6))
+    load(tmp_path, resumed)
+    policy, critic = resumed.optimizer.param_groups
+    assert (policy["weight_decay"], policy["betas"]) == (0.5, (0.5, 0.6))
+    assert (critic["weight_decay"], critic["betas"]) == (0.0, (0.5, 0.6))
+    assert {int(state["step"]) for state in resumed.optimizer.state.values()} == {1}  # its moments did come back

@@ -171,3 +171,17 @@ def test_samples_that_need_nothing_are_left_alone() -> None:
     policy = tiny_policy()
     sample = replace(sampled(policy, 5, 3, 1), index=3)
     assert evidence(policy).completed([sample]) == [sample]
+
+
+@pytest.mark.parametrize(("until", "taught", "wanted"), [(None, ["s1"], {"s1"}), (0, ["s1"], set()), (None, [], set())])
+def test_a_policy_that_is_only_compared_with_its_teacher_scores_what_that_scores_and_no_longer(
+    until, taught, wanted
+) -> None:
+    policy = tiny_policy()
+    group = make_group(policy)
+    prompts = {name: random_ids(3, 1) for name in taught}
+    for paired, own in ((True, wanted), (False, {"s0", "s1"})):
+        teacher = Teacher(prompts=lambda group, tokenize: prompts, until=until, paired=paired)
+        found = evidence(policy, teacher=teacher, needs_logprobs=True).inputs([group])
+        assert found.logprobs.keys() == own
+        assert found.teacher_logprobs.keys() == wanted

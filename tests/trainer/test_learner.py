@@ -1,5 +1,7 @@
 """How an update is cut into optimiser steps, and what it costs no result: adapters, precision, critics of all kinds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -234,3 +236,94 @@ def test_identity_8_the_value_of_a_step_has_no_gradient_from_behind_its_prompt()
     moved = embedded[0].grad[0].abs().sum(-1)
     assert (moved[: sample.prompt_length] > 0).all()
     assert (moved[sample.prompt_length :] == 0).all()
+
+
+# mini-batches and whole trajectories
+
+
+def trajectories(policy: Policy, lengths: tuple[int, ...]) -> list[Sample]:
+    made = []
+    for number, length in enumerate(lengths):
+        for index in range(length):
+            sample = sampled(policy, 4, 3, 100 * number + index, noise=0.1)
+            made.append(replace(sample, step_id=f"{number}-{index}", trajectory_id=f"t{number}", index=index))
+    return made
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [Objective(aggregation="per_trajectory"), Objective(aggregation="per_sequence"), Objective(ratio="sequence")],
+    ids=["per_trajectory", "per_sequence", "sequence"],
+)
+def test_where_trajectories_count_no_mini_batch_cuts_one(objective: Objective) -> None:
+    policy, steps = tiny_policy(), []
+    samples = trajectories(policy, (1, 5, 2, 3))
+    of_row = {tuple(s.token_ids.tolist()): s.trajectory_id for s in samples}
+    optimizer_steps: list[set[str]] = []
+    learner = make_learner(policy, minibatch_steps=3)
+    inner = learner.optimizer.step
+    learner.optimizer.step = lambda: (optimizer_steps.append(set(steps)), steps.clear(), inner())
+    learner.update(samples, objective, lambda m: steps.extend(of_row[tuple(r.tolist())] for r in m.rows()))
+    assert sorted(name for part in optimizer_steps for name in part) == ["t0", "t1", "t2", "t3"]
+
+
+def test_the_order_of_rows_changes_no_mini_batch() -> None:
+    outcomes = []
+    for order in (1, -1):
+        policy = tiny_policy()
+        make_learner(policy, minibatch_steps=2, epochs=2).update(batch(policy)[::order], Objective())
+        outcomes.append(weights(policy))
+    for name, tensor in outcomes[0].items():
+        torch.testing.assert_close(outcomes[1][name], tensor, atol=1e-5, rtol=1e-4)
+
+
+# what is measured
+
+
+def test_an_optimiser_step_that_the_correction_masks_altogether_is_skipped_and_counted() -> None:
+    policy = tiny_policy()
+    objective = Objective(old_logprobs="trainer", correction="mask", correction_cap=1.5)
+    samples = [replace(s, old_logprobs=s.logprobs + np.float32(3)) for s in batch(policy)]
+    learner = make_learner(policy, weight_decay=0.1)
+    learner.update(batch(policy), Objective())
+    before = weights(policy)
+    with pytest.raises(NonFiniteUpdate, match="masks every token"):
+        learner.update(samples, objective)
+    assert equal(before, weights(policy))
+    mixed = [*samples[:3], *batch(policy)[3:]]
+    metrics = learner.update(mixed, objective)
+    masked = sum(len(s.advantages) for s in samples[:3]) / sum(len(s.advantages) for s in mixed)
+    assert metrics["masked_rate"] == pytest.approx(masked)
+    assert metrics["correction_mean"] == pytest.approx(1 - masked)
+
+
+def test_what_a_skipped_optimiser_step_measured_is_in_no_metric() -> None:
+    policy = tiny_policy()
+    good = batch(policy)
+    poisoned = replace(good[0], step_id="bad", trajectory_id="bad", advantages=np.full(2, 3e38))
+    metrics = make_learner(policy, minibatch_steps=1).update([*good, poisoned], Objective(ratio="exact"))
+    assert np.isfinite(list(metrics.values())).all()
+
+
+def test_the_largest_ratio_and_the_explained_variance_are_what_they_say() -> None:
+    policy = tiny_policy()
+    samples = batch(policy, values=1)
+    moved = [replace(s, logprobs=s.logprobs - np.float32(0.5 * (i == 2))) for i, s in enumerate(samples)]
+    told = [replace(s, value_targets=[float(i)], old_values=[i / 2]) for i, s in enumerate(moved)]
+    metrics = make_learner(policy).update(told, Objective())
+    assert metrics["ratio_max"] == pytest.approx(np.exp(0.5), rel=1e-3)
+    assert metrics["explained_variance"] == pytest.approx(0.75)
+    assert metrics["logprob_gap_max"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_alpha_scales_what_adapters_add() -> None:
+    outputs = []
+    for alpha in (8, 16):
+        policy = tiny_policy(settings={"lora": {"rank": 4, "alpha": alpha}})
+        torch.manual_seed(5)
+        with torch.no_grad():
+            for name, parameter in policy.model.named_parameters():
+                if "lora_" in name:
+                    parameter.copy_(0.1 * torch.randn_like(parameter))
+        outputs.append(_logits(policy, random_ids(6, 1)))
+    assert not torch.allclose(*outputs)

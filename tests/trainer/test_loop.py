@@ -107,6 +107,8 @@ class Bench:
         """The group marks of all rows trained on, in order."""
         self.collected: list[int] = []
         """What the collector was asked for."""
+        self.held: list[list[str]] = []
+        """The tasks that it was told are there."""
 
     def trainer(self, algorithm: Algorithm | None = None, seed: int = 0, **settings) -> Trainer:
         """A new process: a policy that knows nothing yet of what the last one learnt."""
@@ -120,9 +122,10 @@ class Bench:
         self.trained += marks
         self.diary.entries.append(f"train {len(set(marks))} groups")
 
-    async def collect(self, count: int) -> None:
+    async def collect(self, count: int, held: Sequence[str] = ()) -> None:
         """Samples groups by the policy as it is now."""
         self.collected.append(count)
+        self.held.append(list(held))
         self.diary.entries.append(f"collect {count}")
         for _ in range(count):
             self.pool.put(*group_records(f"new-{self.pool.stats().groups}", self.learner.policy.version))
@@ -155,12 +158,13 @@ async def test_ready_groups_are_used_before_new_ones_are_collected(bench: Bench)
     bench.pool.put(*group_records("a"))
     await bench.train(bench.trainer(updates=1))
     assert bench.collected == [1]
+    assert bench.held == [["task"]]
     assert bench.trained.count(mark("a")) == 4
     assert len(bench.trained) == 8
 
 
 async def test_a_collector_that_comes_back_short_is_asked_again_for_what_is_missing(bench: Bench) -> None:
-    async def one_at_a_time(count: int) -> None:
+    async def one_at_a_time(count: int, held: Sequence[str]) -> None:
         bench.collected.append(count)
         bench.pool.put(*group_records(f"c{count}"))
 
@@ -199,7 +203,8 @@ async def test_metrics_describe_what_was_collected(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 async def test_every_algorithm_trains(bench: Bench, name: str) -> None:
-    (update,) = await bench.train(bench.trainer(ALGORITHMS[name]().build(), updates=1))
+    settings = {"plain_groups": "first_step"} if name == "rtpo" else {}  # the groups here were not forked
+    (update,) = await bench.train(bench.trainer(ALGORITHMS[name](**settings).build(), updates=1))
     metrics = dict(update.metrics)
     assert metrics["grad_norm"] > 0
     assert np.isfinite(list(metrics.values())).all()
@@ -355,3 +360,13 @@ async def test_the_event_loop_stays_free_while_the_policy_learns(bench: Bench, m
 
     monkeypatch.setattr(bench.learner, "update", learn_while_the_loop_answers)
     assert len(await bench.train(trainer)) == 1
+
+
+async def test_a_last_state_that_was_recorded_is_no_step_of_a_trajectory(bench: Bench) -> None:
+    records = group_records("a")
+    seen, token = random_ids(5), random_ids(1)
+    look = Step(trajectory_id="a-0", index=2, prompt_ids=seen, response_ids=token, logprobs=np.zeros(1), side="state")
+    records.insert(4, look)  # after the two steps of the first trajectory, before its end
+    bench.pool.put(*records)
+    (update,) = await bench.train(bench.trainer(updates=1, groups_per_update=1))
+    assert dict(update.metrics)["steps_per_trajectory"] == 2

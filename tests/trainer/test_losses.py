@@ -307,3 +307,16 @@ def test_the_gradient_of_cispo_is_the_difference_quotient_with_its_weights_held(
     held = (new - old).exp().clamp(0.7, 1.1)
     slopes = difference_quotient(lambda at: -(WEIGHTS * held * advantages * at).sum(), new)
     torch.testing.assert_close(gradient(new, old, advantages, objective), slopes, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gap", [9.0, 11.0])
+def test_no_token_is_left_without_a_gradient_by_the_bound_of_its_ratio(gap: float) -> None:
+    for objective, advantage, expected in (
+        (Objective(surrogate="cispo"), 1.0, -1.2),
+        (Objective(), -1.0, math.exp(min(gap, 10.0))),
+    ):
+        new = torch.tensor([gap], dtype=torch.float64, requires_grad=True)
+        logs = log_ratio(new, torch.zeros(1, dtype=torch.float64), torch.tensor([0]), objective.ratio)
+        loss = policy_loss(logs, torch.tensor([advantage]).double(), torch.ones(1).double(), objective)[0]
+        loss.backward()
+        assert new.grad.item() == pytest.approx(expected)

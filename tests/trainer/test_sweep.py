@@ -9,6 +9,7 @@ import torch
 
 from stepwell.algorithms.base import Sweep
 from stepwell.algorithms.objective import Objective
+from stepwell.errors import ConfigError
 from stepwell.policy.critic import Critic
 from stepwell.policy.model import Policy
 from stepwell.trainer.scoring import Scored, response_logprobs
@@ -133,7 +134,39 @@ def test_identity_23_turns_that_share_no_parameter_may_be_trained_at_once_or_one
 def test_bounds_hold_each_ratio_and_their_product() -> None:
     policy = tiny_policy()
     shown: list[float] = []
-    learner = make_learner(policy, lr=0.3)
+    samples = [replace(s, advantages=np.ones(3)) for s in turns(policy, (6,))]
+    learner = make_learner(policy, lr=0.05)
     sweep = Sweep(ratio="exact", bounds=(0.8, 1.2))
-    sweep_update(learner, turns(policy, (3,)), OBJECTIVE, sweep, lambda m: shown.append(float(m.advantages[0])))
+    sweep_update(learner, samples, OBJECTIVE, sweep, lambda m: shown.append(float(m.advantages[0])))
+    assert len(shown) == 6
     assert all(0.8 - 1e-6 <= factor <= 1.2 + 1e-6 for factor in shown)
+    assert sum(factor == pytest.approx(1.2) for factor in shown[1:]) > 1  # the product would be over it by the second
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_turns_denominator_is_of_before_the_sweep_or_of_before_its_own_step(recompute: bool) -> None:
+    policy = tiny_policy()
+    samples = turns(policy, (2, 2))
+    olds: list[np.ndarray] = []
+    learner = make_learner(policy, lr=1e-2)
+    sweep = Sweep(recompute_old=recompute)
+    sweep_update(learner, samples, OBJECTIVE, sweep, lambda m: olds.append(m.old_logprobs.numpy()))
+    first = np.concatenate([s.logprobs for s in samples if s.index == 0])
+    far = np.abs(np.sort(olds[-1]) - np.sort(first)).max()
+    assert (far > 1e-3) == recompute
+
+
+def test_turns_that_all_became_much_likelier_do_not_overflow() -> None:
+    policy = tiny_policy()
+    samples = [replace(s, advantages=np.ones(3)) for s in turns(policy, (12,))]
+    metrics = sweep_update(make_learner(policy, lr=3.0), samples, OBJECTIVE, Sweep())
+    assert np.isfinite(metrics["carried_ratio_mean"])
+
+
+@pytest.mark.parametrize("cut", [{"epochs": 2}, {"minibatch_steps": 1}])
+def test_a_sweep_refuses_another_cut_of_the_update_before_it_begins(cut: dict) -> None:
+    policy = tiny_policy()
+    before = state(policy)
+    with pytest.raises(ConfigError, match=next(iter(cut))):
+        sweep_update(make_learner(policy, **cut), turns(policy), OBJECTIVE, Sweep())
+    assert all(torch.equal(before[name], tensor) for name, tensor in state(policy).items())

@@ -26,6 +26,17 @@ OBJECTIVES = {
     "exact": Objective(ratio="exact", clip_low=0.1, clip_high=0.3, aggregation="per_trajectory"),
     "sequence": Objective(ratio="sequence", clip_low=0.02, clip_high=0.03, aggregation="per_sequence"),
     "kl": Objective(kl_coefficient=0.3, dual_clip=3.0),
+    "truncated": Objective(old_logprobs="trainer", correction="truncate", correction_cap=1.05),
+    "masked": Objective(clip_low=0.4, clip_high=0.4, old_logprobs="trainer", correction="mask", correction_cap=1.2),
+    "masked steps": Objective(
+        ratio="geo",
+        clip_low=0.4,
+        clip_high=0.4,
+        old_logprobs="trainer",
+        correction="mask",
+        correction_level="step",
+        correction_cap=1.2,
+    ),
     "cispo": Objective(surrogate="cispo", clip_high=0.05, kl_coefficient=0.2, kl_estimator="k2"),
 }
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
@@ -35,8 +46,9 @@ SYSTEM = tuple(random_ids(20, 77).tolist())
 """What the prompts of one recipe begin with."""
 
 
-def ragged(policy: Policy, values: str = "step", beginning: Sequence[int] = ()) -> list[Sample]:
-    """Samples of several lengths, somewhat off-policy, at a temperature."""
+def ragged(policy: Policy, values: str = "step", beginning: Sequence[int] = (), off: float = 0.0) -> list[Sample]:
+    """Samples of several lengths, somewhat off-policy, at a temperature; the trainer's own opinion of what they were
+    sampled with is `off` by so much."""
     counts = {"step": lambda _: 1, "token": lambda response: response, "none": lambda _: 0}[values]
     made = [
         sampled(
@@ -49,6 +61,7 @@ def ragged(policy: Policy, values: str = "step", beginning: Sequence[int] = ()) 
         replace(
             s,
             advantages=np.full(len(s.advantages), first[s.trajectory_id].advantages[0]),
+            old_logprobs=s.logprobs + np.float32(off) * np.cos(np.arange(len(s.logprobs)) + s.prompt_length),
             reference_logprobs=s.logprobs + np.float32(0.2) * np.sin(np.arange(len(s.logprobs))),
         )
         for s in made
@@ -78,7 +91,7 @@ def hand_written_loss(policy: Policy, twin: torch.nn.Module, samples: Sequence[S
         first = sample.prompt_length
         new = torch.stack([logp[i - 1, ids[i]] for i in range(first, len(ids))])
         rows.append((out, new, -(logp.exp() * logp).sum(-1)[first - 1 : len(ids) - 1]))
-    differences = [new - torch.tensor(s.logprobs.tolist()) for s, (_, new, _) in zip(samples, rows, strict=True)]
+    differences = [new - torch.tensor(denominator(s).tolist()) for s, (_, new, _) in zip(samples, rows, strict=True)]
     everything = zip(samples, rows, token_weights(samples, objective.aggregation), strict=True)
     for number, (sample, (out, new, entropies), weights) in enumerate(everything):
         first = sample.prompt_length
@@ -90,6 +103,7 @@ def hand_written_loss(policy: Policy, twin: torch.nn.Module, samples: Sequence[S
             gain = torch.where(advantage < 0, torch.max(gain, objective.dual_clip * advantage), gain)
         if objective.surrogate == "cispo":
             gain = bounded.detach() * advantage * differences[number]
+        gain = gain * importance(sample, objective)
         policy_term = policy_term - (torch.from_numpy(weights) * gain).sum()
         x = torch.tensor(sample.reference_logprobs.tolist()) - new if objective.kl_coefficient else torch.zeros(1)
         divergence = x**2 / 2 if objective.kl_estimator == "k2" else torch.exp(x) - x - 1
@@ -103,6 +117,21 @@ def hand_written_loss(policy: Policy, twin: torch.nn.Module, samples: Sequence[S
                 error = torch.max(error, (near - target) ** 2)
             value_term = value_term + 0.5 * error / values
     return policy_term, value_term, extra
+
+
+def denominator(sample: Sample) -> np.ndarray:
+    return sample.old_logprobs if len(sample.old_logprobs) else sample.logprobs
+
+
+def importance(sample: Sample, objective: Objective) -> torch.Tensor:
+    gap = denominator(sample) - sample.logprobs
+    weight = torch.from_numpy(np.exp(gap if objective.correction_level == "token" else np.full_like(gap, gap.sum())))
+    if objective.correction == "truncate":
+        return weight.clamp(max=objective.correction_cap)
+    if objective.correction == "mask":
+        cap = objective.correction_cap
+        return torch.where((weight >= 1 / cap) & (weight <= cap), weight, 0.0)
+    return torch.ones_like(weight)
 
 
 def unit_log_ratio(samples: Sequence[Sample], differences: list[torch.Tensor], number: int, kind: str) -> torch.Tensor:
@@ -163,11 +192,14 @@ def test_the_gradient_of_one_sample_is_that_of_the_hand_written_loss(kind: str, 
         ("sequence", "none", ()),
         ("kl", "none", ()),
         ("cispo", "none", SYSTEM),
+        ("truncated", "none", ()),
+        ("masked", "none", ()),
+        ("masked steps", "none", ()),
     ],
 )
 def test_the_gradient_of_a_ragged_batch_is_that_of_the_hand_written_loss(name: str, values: str, beginning) -> None:
     policy, objective = tiny_policy("qwen3"), OBJECTIVES[name]
-    samples = ragged(policy, values, beginning)
+    samples = ragged(policy, values, beginning, off=0.3 * (objective.correction != "none"))
     (policy_term, value_term), expected = hand_written_gradients(policy, samples, objective)
     learner = make_learner(policy, micro_batch_tokens=17 + len(beginning))
     metrics = learner.update(samples, objective)
@@ -178,7 +210,8 @@ def test_the_gradient_of_a_ragged_batch_is_that_of_the_hand_written_loss(name: s
 
 @pytest.mark.parametrize(("name", "beginning"), [*[(name, ()) for name in OBJECTIVES], ("geo", SYSTEM)])
 def test_an_update_depends_neither_on_micro_batches_nor_on_the_order_of_samples(name: str, beginning) -> None:
-    objective, samples = OBJECTIVES[name], ragged(tiny_policy("llama"), "token", beginning)
+    objective = OBJECTIVES[name]
+    samples = ragged(tiny_policy("llama"), "token", beginning, off=0.3 * (objective.correction != "none"))
     outcomes = []
     for budget, order in ((10**6, 1), (1, -1), (37, 1), (45, -1)):
         learner = make_learner(tiny_policy("llama"), micro_batch_tokens=budget)

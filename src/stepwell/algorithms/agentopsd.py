@@ -12,11 +12,20 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, Teacher, Tokenize, broadcast
+from stepwell.algorithms.base import (
+    Algorithm,
+    AlgorithmConfig,
+    Doubles,
+    Inputs,
+    Objective,
+    Teacher,
+    Tokenize,
+    broadcast,
+)
 from stepwell.algorithms.gae import discounted_returns
 from stepwell.algorithms.grpo import group_advantages
 from stepwell.algorithms.hindsight import HindsightForAll, Narrator, finite_rewards
-from stepwell.algorithms.shaping import Doubles, mixed, step_gap
+from stepwell.algorithms.shaping import mixed, step_gap
 from stepwell.types import Credit, Group, Ids, Trajectory
 
 _CERTAIN: Final = 1e-4
@@ -55,7 +64,7 @@ class AgentOPSD(AlgorithmConfig):
     """GRPO, re-weighed turn by turn by the revisions of a belief in success."""
 
     mixing: float = Field(default=0.5, ge=0, le=1)
-    """How much of the weight is mixed in; 0 is GRPO."""
+    """How much of the weight is mixed in; 0 is GRPO, without a teacher."""
     band: float = Field(default=0.2, ge=0, lt=1)
     """Weights are kept within 1 ± band; less than 1, so that no advantage changes its sign."""
     decay: float = Field(default=0.95, ge=0, le=1)
@@ -68,13 +77,13 @@ class AgentOPSD(AlgorithmConfig):
     """Token ratio, clip 0.2, every step counts equally."""
 
     def build(self) -> Algorithm:
-        """The algorithm with these settings. Raises ConfigError if the reference answers cannot be read."""
-        narrator = self.hindsight.build()
+        """The algorithm with these settings. Raises ConfigError as `Hindsight.build` does."""
+        narrator = self.hindsight.build(self.objective)
         return Algorithm(
             name="agentopsd",
             assign=partial(self._assign, narrator),
-            needs_logprobs=True,
-            teacher=Teacher(prompts=partial(self._prompts, narrator)),
+            needs_logprobs=self.mixing > 0,
+            teacher=Teacher(prompts=partial(self._prompts, narrator), paired=True) if self.mixing else None,
             objective=self.objective,
         )
 

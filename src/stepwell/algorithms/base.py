@@ -14,10 +14,11 @@ import numpy.typing as npt
 from stepwell.algorithms.objective import Objective as Objective
 from stepwell.config import Config
 from stepwell.errors import InvalidRecord
-from stepwell.types import Credit, Floats, Group, Ids, Step, Trajectory
+from stepwell.types import Credit, Floats, Group, Ids, Mask, Step, Trajectory
 
 Scope = Literal["none", "step", "token"]
-Mask = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
+"""What arithmetic of credit is done in; a step's advantages are float32 once they are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,9 @@ class Teacher:
     the policy before its first update. 0: the current policy itself."""
     until: int | None = None
     """After so many updates nobody listens to it any more, so it need not score; None: always."""
+    paired: bool = False
+    """The current policy's log-probabilities (`Algorithm.needs_logprobs`) are only compared with the teacher's: so they
+    are wanted of the steps that it scores, and no longer than it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,8 @@ class Algorithm:
     """How an update is cut into optimiser steps; None: as the trainer is set."""
     whiten: Scope = "none"
     """Advantages are shifted and scaled to mean 0 and deviation 1 over all steps, or all tokens, of an update."""
+    advantage_bound: float | None = None
+    """Advantages are kept within ±this once they are whitened; None: not bounded."""
     objective: Objective
 
 

@@ -7,13 +7,10 @@ on, because they were aborted or have no tokens, did: they keep their place.
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-from stepwell.algorithms.base import Inputs, broadcast, final_step, known_reward
+from stepwell.algorithms.base import Doubles, Inputs, broadcast, final_step, known_reward
 from stepwell.errors import InvalidRecord
 from stepwell.types import Credit, Floats, Group, Step, Trajectory
-
-Doubles = npt.NDArray[np.float64]
 
 
 def decisions(trajectory: Trajectory) -> tuple[list[Step], Doubles]:
@@ -45,6 +42,11 @@ def credit_evenly(group: Group, advantages: Iterable[float]) -> list[Credit]:
         for step in trajectory.steps
         if not step.side
     ]
+
+
+def untrained(step: Step) -> Credit:
+    """Credit for a step that is read but has no part in the loss."""
+    return Credit(step_id=step.id, advantages=broadcast(0.0, len(step.response_ids)), trained=False)
 
 
 def critic_values(inputs: Inputs, step: Step, count: int) -> Floats:

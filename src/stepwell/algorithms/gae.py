@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.algorithms.base import Doubles
 from stepwell.errors import InvalidRecord
-
-Doubles = npt.NDArray[np.float64]
 
 
 def gae(rewards: npt.ArrayLike, values: npt.ArrayLike, *, gamma: float, lam: float, last_value: float = 0.0) -> Doubles:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from pydantic import Field, model_validator
 
-from stepwell.algorithms.base import Tokenize, known_reward
+from stepwell.algorithms.base import Objective, Tokenize, known_reward
 from stepwell.config import Config
 from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.types import Group, Ids, Step, Trajectory
@@ -46,8 +46,18 @@ class Hindsight(Config):
             raise ValueError("`golden` is the file of reference answers for `told: golden`: give both, or neither")
         return self
 
-    def build(self) -> "Narrator":
-        """Who tells it. Raises ConfigError if the reference answers cannot be read."""
+    def build(self, objective: Objective) -> "Narrator":
+        """Who tells it.
+
+        Raises:
+            ConfigError: the reference answers cannot be read, or the objective takes the divergence from the rewards,
+                by which it is known who was correct.
+        """
+        if objective.kl_in == "reward":
+            raise ConfigError(
+                "hindsight knows by the rewards who was correct, so objective.kl_in: reward would change what a "
+                "teacher is told; use kl_in: loss"
+            )
         return Narrator(self)
 
 

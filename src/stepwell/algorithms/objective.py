@@ -12,7 +12,7 @@ KL = Literal["k1", "k2", "k3"]
 
 CLIP: Final[dict[Ratio, tuple[float, float]]] = {
     "token": (0.2, 0.2),
-    "geo": (3e-4, 4e-4),
+    "geo": (3e-4, 3e-4),
     "sqrt": (1e-3, 1e-3),
     "exact": (0.2, 0.2),
     "sequence": (3e-4, 4e-4),
@@ -62,7 +62,9 @@ class Objective(Config):
     correction_cap: float = Field(default=2.0, ge=1)
     """See `correction`."""
     value_coefficient: float = Field(default=1.0, ge=0)
-    """Weight of the critic's loss; the critic has parameters of its own, so this scales its learning rate only."""
+    """Weight of the critic's loss. On the critic's own parameters it has hardly any effect, as AdamW cancels a factor
+    of their gradient: `learner.critic_lr` says how fast they learn. With `critic: shared` the gradient reaches the
+    policy too, and this weighs it against the policy's own."""
     value_clip: float = Field(default=0.5, ge=0)
     """A value may move by at most this much per update before its loss goes flat; 0 switches clipping off."""
 
@@ -79,3 +81,8 @@ class Objective(Config):
         """The clip range (low, high) that is in force."""
         low, high = CLIP[self.ratio]
         return (low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high)
+
+    @property
+    def spans_trajectories(self) -> bool:
+        """Whether a step's part in the loss depends on the other steps of its trajectory."""
+        return self.ratio == "sequence" or self.aggregation in ("per_trajectory", "per_sequence")

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Final, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, Teacher, broadcast
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, Teacher
+from stepwell.algorithms.decisions import untrained
 from stepwell.algorithms.hindsight import HindsightForAll, Narrator
 from stepwell.algorithms.objective import Aggregation
 from stepwell.algorithms.shaping import step_gap
@@ -40,12 +41,19 @@ class OPSD(AlgorithmConfig):
     objective: OPSDObjective = OPSDObjective()
     """Token ratio, clip 0.2, every token counts equally."""
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> "OPSD":
+        if self.hindsight.told == "nothing" and not self.hindsight.outcome:
+            raise ValueError("a teacher that is told nothing trains nothing: set hindsight.told, or outcome: true")
+        return self
+
     def build(self) -> Algorithm:
-        """The algorithm with these settings. Raises ConfigError if the reference answers cannot be read."""
-        narrator = self.hindsight.build()
+        """The algorithm with these settings. Raises ConfigError as `Hindsight.build` does."""
+        narrator = self.hindsight.build(self.objective)
         teacher = Teacher(
             prompts=partial(narrator.prompts, unhinted=False),
             refresh_every=_NEVER if self.teacher == "initial" else 0,
+            paired=True,
         )
         return Algorithm(
             name="opsd",
@@ -57,7 +65,7 @@ class OPSD(AlgorithmConfig):
 
     def _assign(self, narrator: Narrator, group: Group, inputs: Inputs) -> list[Credit]:
         return [
-            self._credit(step, inputs) if hint and step.trainable else _unused(step)
+            self._credit(step, inputs) if hint and step.trainable else untrained(step)
             for trajectory, hint in zip(group.trajectories, narrator.hints(group), strict=True)
             for step in trajectory.steps
             if not step.side
@@ -66,7 +74,3 @@ class OPSD(AlgorithmConfig):
     def _credit(self, step: Step, inputs: Inputs) -> Credit:
         gaps = step_gap(step, inputs).clip(-self.clip, self.clip)
         return Credit(step_id=step.id, advantages=gaps.astype(np.float32))
-
-
-def _unused(step: Step) -> Credit:
-    return Credit(step_id=step.id, advantages=broadcast(0.0, len(step.response_ids)), trained=False)

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, Scope
-from stepwell.algorithms.decisions import Doubles, critic_values, decisions, value_after
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Doubles, Inputs, Objective, Scope
+from stepwell.algorithms.decisions import critic_values, decisions, value_after
 from stepwell.algorithms.gae import gae
 from stepwell.algorithms.objective import Aggregation
 from stepwell.types import Credit, Floats, Group, Step, Trajectory

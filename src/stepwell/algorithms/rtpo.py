@@ -3,7 +3,8 @@
 A group is a set of siblings, forked from one trajectory at its step k (`GroupInfo.origin_index`). Each takes step k
 anew and plays on to the end with the policy that is current. Only the tokens of step k are trained; what came before
 is shared, and what comes after only shows what step k was worth. Turns are trained from the last to the first, which is
-a matter of which groups a rollout makes. A group without an origin began anew: k is its first step.
+a matter of which groups a rollout makes. Of a group without an origin k would be the first step
+(`plain_groups`).
 """
 
 from collections.abc import Sequence
@@ -14,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import model_validator
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Objective, broadcast, known_reward
-from stepwell.algorithms.decisions import critic_values, value_after
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Doubles, Inputs, Objective, broadcast, known_reward
+from stepwell.algorithms.decisions import critic_values, untrained, value_after
 from stepwell.algorithms.grpo import group_advantages
 from stepwell.algorithms.rloo import leave_one_out
-from stepwell.algorithms.shaping import log_ratio
+from stepwell.algorithms.shaping import logprob_difference
 from stepwell.errors import InvalidRecord
 from stepwell.types import NO_FLOATS, Credit, Group, Step, Trajectory
 
-Doubles = npt.NDArray[np.float64]
 Baseline = Literal["mean", "leave_one_out", "critic"]
 
 
@@ -59,7 +59,7 @@ def continuation_weight(new: npt.ArrayLike, sampled: npt.ArrayLike, bounds: tupl
         InvalidRecord: lengths differ, or a number is NaN or infinite.
     """
     low, high = bounds
-    total = np.clip(log_ratio(new, sampled).sum(), -700, 700)  # further out, exp is 0 or infinite in float64
+    total = np.clip(logprob_difference(new, sampled).sum(), -700, 700)  # further out, exp is 0 or infinite in float64
     return float(np.exp(total).clip(low, high))
 
 
@@ -107,6 +107,9 @@ class RTPO(AlgorithmConfig):
     """Compare siblings of all sets that took the same step of the same task after byte-identical prompts."""
     weight_bounds: tuple[float, float] = (0.1, 10.0)
     """Within which that weight is kept."""
+    plain_groups: Literal["refuse", "first_step"] = "refuse"
+    """Groups that were not forked from a trajectory, and have longer ones than a step, are an error; or their first
+    steps are trained, as if taken anew, and no other."""
     objective: Objective = Objective()
     """Token ratio, clip 0.2, every step counts equally."""
 
@@ -132,11 +135,12 @@ class RTPO(AlgorithmConfig):
         )
 
     def _diagnose(self, group: Group, inputs: Inputs) -> dict[str, float]:
-        """How many siblings there are, and whether they teach nothing."""
+        """How many siblings there are, how many turns they took, and whether they teach nothing."""
         advantages, steps = self._advantages(group, inputs), _retaken(group)
         alone = self.baseline != "critic" and len(steps) == 1
         return {
             "siblings": float(len(steps)),
+            "generated_turns": float(_generated(group)),
             "single_sibling_rate": float(alone),
             "alike_siblings_rate": float(not advantages.any()),
         }
@@ -147,7 +151,7 @@ class RTPO(AlgorithmConfig):
         alone = self.baseline != "critic" and len(retaken) == 1
         useless = alone or (self.zero_advantage == "skip" and not advantages.any())
         return [
-            self._credit(step, float(advantage), inputs) if step is own and not useless else _untrained(step)
+            self._credit(step, float(advantage), inputs) if step is own and not useless else untrained(step)
             for trajectory, own, advantage in zip(group.trajectories, retaken, advantages, strict=True)
             for step in trajectory.steps
             if not step.side
@@ -160,6 +164,8 @@ class RTPO(AlgorithmConfig):
         return Credit(step_id=step.id, advantages=broadcast(advantage, len(step.response_ids)), value_targets=targets)
 
     def _advantages(self, group: Group, inputs: Inputs) -> Doubles:
+        if self.plain_groups == "refuse":
+            _require_origin(group)
         retaken = _retaken(group)
         _require_one_state(group, retaken)
         pairs = zip(group.trajectories, retaken, strict=True)
@@ -213,5 +219,17 @@ def _require_one_state(group: Group, retaken: Sequence[Step | None]) -> None:
         raise InvalidRecord(f"the siblings of group {group.info.id} did not see the same prompt at step {_turn(group)}")
 
 
-def _untrained(step: Step) -> Credit:
-    return Credit(step_id=step.id, advantages=broadcast(0.0, len(step.response_ids)), trained=False)
+def _require_origin(group: Group) -> None:
+    """Of longer trajectories that were not forked only the first steps would be trained: hardly what somebody wants."""
+    if group.info.origin_index is not None:
+        return
+    if any(sum(not step.side for step in trajectory.steps) > 1 for trajectory in group.trajectories):
+        raise InvalidRecord(
+            f"group {group.info.id} was not forked from a trajectory, so only the first of its steps could be trained; "
+            "give it origin_id and origin_index, set plain_groups: first_step, or choose grpo"
+        )
+
+
+def _generated(group: Group) -> int:
+    """Turns that the siblings played themselves: the step that they took anew, and those after it."""
+    return sum(not step.side and step.index >= _turn(group) for t in group.trajectories for step in t.steps)

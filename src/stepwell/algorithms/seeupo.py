@@ -17,6 +17,8 @@ Order = Literal["reverse", "forward", "random"]
 
 RELEASED_BOUNDS: Final = (0.8, 1.2)
 """Within which the released code keeps each turn's ratio, and their product."""
+RELEASED_ADVANTAGES: Final = 3.0
+"""Within ± which it keeps whitened advantages."""
 
 
 class SeeUPOObjective(Objective):
@@ -32,7 +34,7 @@ class SeeUPO(AlgorithmConfig):
     mode: Literal["paper", "released"] = "paper"
     """`paper`: a turn's ratio is the product over its tokens, against the policy before the update. `released`: their
     geometric mean, against the policy before that turn's own step, and each ratio and their product kept within
-    0.8 to 1.2."""
+    0.8 to 1.2, whitened advantages within ±3."""
     order: Order = "reverse"
     """Which turn is updated first."""
     whiten: Scope = "step"
@@ -47,8 +49,15 @@ class SeeUPO(AlgorithmConfig):
             returns = [known_reward(trajectory) for trajectory in group.trajectories]
             return credit_evenly(group, group_advantages(returns, scale="none"))
 
-        sweep = _released(self.order) if self.mode == "released" else Sweep(order=self.order)
-        return Algorithm(name="seeupo", assign=assign, sweep=sweep, whiten=self.whiten, objective=self.objective)
+        released = self.mode == "released"
+        return Algorithm(
+            name="seeupo",
+            assign=assign,
+            sweep=_released(self.order) if released else Sweep(order=self.order),
+            whiten=self.whiten,
+            advantage_bound=RELEASED_ADVANTAGES if released else None,
+            objective=self.objective,
+        )
 
 
 def _released(order: Order) -> Sweep:

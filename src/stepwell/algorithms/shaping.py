@@ -9,21 +9,20 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.algorithms.base import Inputs, Mask
+from stepwell.algorithms.base import Doubles, Inputs
 from stepwell.errors import InvalidRecord
-from stepwell.types import Step
+from stepwell.types import Mask, Step
 
-Doubles = npt.NDArray[np.float64]
 Weight = Literal["sigmoid", "exp"]
 Equal = Literal["mean", "sum"]
 
 MAX_GAP: Final = 20.0
-"""Nats: gaps are kept within ±this before they are exponentiated."""
+"""Nats: gaps, and sums of gaps, are kept within ±this before they are exponentiated."""
 _COEFFICIENTS: Final = (0.5, 2.0)
 """Within which the published step normalisation keeps its coefficients."""
 
 
-def log_ratio(one: npt.ArrayLike, other: npt.ArrayLike) -> Doubles:
+def logprob_difference(one: npt.ArrayLike, other: npt.ArrayLike) -> Doubles:
     """log π_1 − log π_2 of each of the same tokens, float64 [R].
 
     Raises:
@@ -39,8 +38,8 @@ def log_ratio(one: npt.ArrayLike, other: npt.ArrayLike) -> Doubles:
 
 
 def gap(teacher: npt.ArrayLike, student: npt.ArrayLike) -> Doubles:
-    """Δ = log π_T − log π_S of each response token, within ±20 nats; float64 [R]. Raises as `log_ratio`."""
-    return log_ratio(teacher, student).clip(-MAX_GAP, MAX_GAP)
+    """Δ = log π_T − log π_S of each response token, within ±20 nats; float64 [R]. Raises as `logprob_difference`."""
+    return logprob_difference(teacher, student).clip(-MAX_GAP, MAX_GAP)
 
 
 def step_gap(step: Step, inputs: Inputs, *, as_sampled: bool = False) -> Doubles:
@@ -59,8 +58,8 @@ def step_gap(step: Step, inputs: Inputs, *, as_sampled: bool = False) -> Doubles
 
 def raw_weights(gaps: Doubles, advantage: float, kind: Weight = "sigmoid") -> Doubles:
     """2σ(sign(A)·Δ), or exp(sign(A)·Δ): above 1 where the teacher finds a good step's token likelier than the student
-    does, or a bad step's token less likely. float64 [R]."""
-    x = np.sign(advantage) * gaps
+    does, or a bad step's token less likely. Δ counts within ±20 nats, also where it is a sum. float64 [R]."""
+    x = np.sign(advantage) * gaps.clip(-MAX_GAP, MAX_GAP)
     raw: Doubles = np.exp(x) if kind == "exp" else 2 / (1 + np.exp(-x))
     return raw
 

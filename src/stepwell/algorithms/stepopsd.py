@@ -10,11 +10,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Inputs, Mask, Objective, Teacher, Tokenize
+from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Doubles, Inputs, Objective, Teacher, Tokenize
 from stepwell.algorithms.grpo import group_advantages
 from stepwell.algorithms.hindsight import Hindsight, Narrator, finite_rewards
 from stepwell.algorithms.shaping import (
-    Doubles,
     Weight,
     equalised,
     mixed,
@@ -24,7 +23,7 @@ from stepwell.algorithms.shaping import (
     step_gap,
 )
 from stepwell.errors import InvalidRecord
-from stepwell.types import Credit, Group, Ids, Step, Trajectory
+from stepwell.types import Credit, Group, Ids, Mask, Step, Trajectory
 
 
 class StepOPSD(AlgorithmConfig):
@@ -60,10 +59,13 @@ class StepOPSD(AlgorithmConfig):
     """Token ratio, clip 0.2, every step counts equally."""
 
     def build(self) -> Algorithm:
-        """The algorithm with these settings. Raises ConfigError if the reference answers cannot be read."""
-        narrator = self.hindsight.build()
+        """The algorithm with these settings. Raises ConfigError as `Hindsight.build` does."""
+        narrator = self.hindsight.build(self.objective)
         teacher = Teacher(
-            prompts=partial(self._prompts, narrator), refresh_every=self.refresh_every, until=self.decay_updates
+            prompts=partial(self._prompts, narrator),
+            refresh_every=self.refresh_every,
+            until=self.decay_updates,
+            paired=True,
         )
         return Algorithm(
             name="stepopsd",
@@ -89,20 +91,22 @@ class StepOPSD(AlgorithmConfig):
             found["hint_truncated_rate"] = float(np.mean([hint.truncated for hint in told]))
         gaps, raw = self._opinions(group, inputs)
         if gaps:
-            outside = [np.abs(weights - 1) > self.clip for weights in raw]
             found["teacher_gap_mean"] = float(np.mean([step.mean() for step in gaps]))
             found["teacher_gap_variance"] = float(np.mean([step.var() for step in gaps]))
-            found["weight_clipped_rate"] = float(np.concatenate(outside).mean())
+        if raw:
+            found["weight_clipped_rate"] = float((np.abs(np.concatenate(raw) - 1) > self.clip).mean())
         return found
 
     def _opinions(self, group: Group, inputs: Inputs) -> tuple[list[Doubles], list[Doubles]]:
-        """Gaps, and the weights before they are clipped, of each step that the teacher scored."""
+        """Of the spans that the teacher scored: gaps, and, where they are used, the weights before they are clipped."""
         gaps, raw = [], []
         for trajectory, advantage in zip(group.trajectories, self.advantages(group), strict=True):
-            for step in trajectory.steps:
-                if step.id in inputs.teacher_logprobs:
-                    gaps.append(self._gaps(step, inputs))
-                    raw.append(raw_weights(gaps[-1], advantage, self.weight))
+            steps = [step for step in trajectory.steps if not step.side]
+            for step in (step for step in steps if step.id in inputs.teacher_logprobs):
+                span = self._span(step, step is steps[-1], inputs)
+                if span.any():
+                    gaps.append(self._gaps(step, inputs)[span])
+                    raw += [self._raw(step, span, advantage, inputs)[span]] if advantage else []
         return gaps, raw
 
     def _prompts(self, narrator: Narrator, group: Group, tokenize: Tokenize) -> dict[str, Ids]:
@@ -136,10 +140,12 @@ class StepOPSD(AlgorithmConfig):
     def _shaped(self, step: Step, span: Mask, advantage: float, mixing: float, inputs: Inputs) -> Doubles:
         weights = np.ones(len(step.response_ids))
         if step.trainable:
-            gaps = self._leveled(self._gaps(step, inputs), span, step.id)
-            raw = raw_weights(gaps, advantage, self.weight)
+            raw = self._raw(step, span, advantage, inputs)
             weights = np.where(span, raw.clip(1 - self.clip, 1 + self.clip), 1.0)
         return mixed(advantage, weights, mixing)
+
+    def _raw(self, step: Step, span: Mask, advantage: float, inputs: Inputs) -> Doubles:
+        return raw_weights(self._leveled(self._gaps(step, inputs), span, step.id), advantage, self.weight)
 
     def _gaps(self, step: Step, inputs: Inputs) -> Doubles:
         return step_gap(step, inputs, as_sampled=self.student == "rollout")

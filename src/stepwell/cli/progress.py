@@ -2,11 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from stepwell.types import UpdateInfo
+
+_COLUMNS: Final = (
+    ("reward_mean", "reward {:6.3f}"),
+    ("entropy", "entropy {:6.3f}"),
+    ("approx_kl", "kl {:.1e}"),
+    ("ratio_error", "|ratio-1| {:.1e}"),
+    ("seconds_collect", "collect {:5.1f}s"),
+    ("seconds_learn", "learn {:5.1f}s"),
+)
+"""Metrics in the line of an update, with how each is written; an update that trains nobody has only some of them."""
 
 
 class Display:
@@ -46,11 +57,7 @@ class Display:
 
     def update(self, update: UpdateInfo) -> None:
         """One line for an update."""
-        m = dict(update.metrics)
-        self._console.print(
-            f"update {update.policy_version:>4}  reward {m['reward_mean']:6.3f}  entropy {m['entropy']:6.3f}  "
-            f"kl {m['approx_kl']:.1e}  |ratio-1| {m['ratio_error']:.1e}  "
-            f"collect {m['seconds_collect']:5.1f}s  learn {m['seconds_learn']:5.1f}s",
-            highlight=False,
-            soft_wrap=True,
-        )
+        metrics = dict(update.metrics)
+        told = [text.format(metrics[name]) for name, text in _COLUMNS if name in metrics]
+        line = "  ".join([f"update {update.policy_version:>4}", *told])
+        self._console.print(line, highlight=False, soft_wrap=True)

@@ -47,6 +47,8 @@ def train(
     if algorithm == "list":
         _list_algorithms(console)
         return
+    if preset and algorithm:
+        raise InvalidRequest("a preset names its algorithm: give --preset or --algorithm, not both")
     chosen = load_preset(preset).overrides if preset else []
     recipe, folder = _what_to_run(arguments or [], resume, folder, [*chosen, *_used(algorithm)])
     display = Display(console)

@@ -66,13 +66,14 @@ class TrainingRun:
 
     async def train(self) -> list[UpdateInfo]:
         """Update until the recipe's last version; resumable after any interruption."""
-        version = self.served.policy.version
-        self.progress.on_phase("train", max(self.recipe.trainer.updates - version, 0))
+        self.progress.on_phase("train", max(self.recipe.trainer.updates - self.served.policy.version, 0))
         updates = []
         async with self._collector(self.recipe.agent.temperature) as collector:
-            tasks = self._training_tasks(version)
-            size = self.recipe.rollout.group_size
-            async for update in self.trainer.updates(lambda count: collector.collect_groups(tasks, count, size)):
+
+            async def collect(count: int, held: Sequence[str]) -> None:
+                await collector.collect_groups(self._missing_tasks(held), count, self.recipe.rollout.group_size)
+
+            async for update in self.trainer.updates(collect):
                 updates.append(update)
                 self.progress.on_update(update)
                 self.progress.on_unit()
@@ -84,12 +85,19 @@ class TrainingRun:
         async with self._collector(temperature, lambda _: self.progress.on_unit()) as collector:
             return await collector.evaluate(task_ids)
 
-    def _training_tasks(self, version: int) -> Iterator[str]:
-        """Tasks in an order of the seed's, for ever; a resumed run goes on where it stopped."""
+    def _missing_tasks(self, held: Sequence[str]) -> Iterator[str]:
+        """The tasks of the next update but those `held`. All updates' tasks are one endless order of the seed's, so a
+        resumed run goes on where it stopped, and a task of which a group was ready by then is not sampled again."""
         tasks = list(self.tasks.tasks("train"))
         order = np.random.default_rng(self.recipe.seed).permutation(len(tasks))
         endless = itertools.cycle(tasks[i] for i in order)
-        return itertools.islice(endless, version * self.recipe.trainer.groups_per_update, None)
+        size = self.recipe.trainer.groups_per_update
+        start = self.served.policy.version * size
+        due = list(itertools.islice(endless, start, start + size))
+        for task in held:
+            if task in due:  # else somebody else's choice
+                due.remove(task)
+        return iter(due)
 
     @asynccontextmanager
     async def _collector(
@@ -138,6 +146,7 @@ def training_run(
             progress.on_phase("warm up", recipe.warmup.updates)
             for _ in warm_up(policy, renderer, tasks, recipe.warmup):
                 progress.on_unit()
+            policy.begin_critic()
             trainer.save()
         with serve_policy(recipe, policy, renderer, opened, port=port, watch=watch) as serving:
             yield TrainingRun(

@@ -68,7 +68,9 @@ class LocalEngine:
             policy: The model; may be updated while the engine runs.
             eos_ids: Tokens that end a response.
             max_batch: How many requests run at once; the others wait their turn.
-            seed: Of the random stream of all requests that bring no seed.
+            seed: Of the random stream of all requests that bring no seed. It begins anew with each policy version, so
+                an engine that is made at a version, as after a restart, samples what one that lived on would. Requests
+                that run at once share it in the order of their arrival.
             constraints: Made for this model's tokenizer; without it, requests with a JSON schema are refused.
         """
         self._policy = policy
@@ -76,7 +78,8 @@ class LocalEngine:
         self._eos = frozenset(eos_ids)
         self._slots = KVSlots(max_batch)
         self._slots_version = policy.version
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._generator = _stream(seed, policy.version)
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
         self._free = deque(range(max_batch))
@@ -202,6 +205,7 @@ class LocalEngine:
         if version != self._slots_version:
             self._slots.forget(busy=[work.slot for work in self._running])
             self._slots_version = version
+            self._generator = _stream(self._seed, version)
         self._admit()
         self._constrain()
         if not self._running:
@@ -291,6 +295,12 @@ class LocalEngine:
         if token in self._eos:
             return "stop"
         return "length" if len(work.sampled) >= work.room else None
+
+
+def _stream(seed: int, version: int) -> torch.Generator:
+    """The random stream that a policy version is sampled with."""
+    (mixed,) = np.random.SeedSequence([seed, version]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed))
 
 
 def _wish(request: Generation, vocabulary_size: int) -> Wish:

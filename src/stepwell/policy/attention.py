@@ -94,6 +94,8 @@ def _planned_attention(
     asked = [name for name in _VARIANTS if variant.get(name) is not None]
     if asked:
         raise TypeError(f"attention with {', '.join(asked)} is not supported yet")
+    # rotary embeddings leave queries and keys in float32 where the products, and so the values, are bfloat16
+    query, key = query.to(value.dtype), key.to(value.dtype)
     layer = int(module.layer_idx)  # type: ignore[arg-type]  # a plain int that torch types as Tensor | Module
     out = plan.attend(layer, query[0], key[0], value[0], scaling)
     return out.transpose(0, 1).unsqueeze(0), None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
@@ -43,6 +43,12 @@ class PolicyConfig(Config):
     """Compute each layer's activations twice instead of keeping them: less memory, a third more time."""
     threads: int = Field(default=0, ge=0)
     """Torch threads for sampling and training; 0 leaves torch's default."""
+
+    @model_validator(mode="after")
+    def _one_trained_part(self) -> "PolicyConfig":
+        if self.lora is not None and self.trainable_layers is not None:
+            raise ValueError("lora trains adapters instead of layers: leave trainable_layers out, or lora")
+        return self
 
 
 class Policy:
@@ -77,6 +83,8 @@ class Policy:
             add_adapters(model, config.lora)
         if config.gradient_checkpointing:
             _checkpoint_layers(model, self._backbone)
+            if self.own_critic:
+                _checkpoint_layers(self.critic.trunk, self.critic.trunk)
 
     @classmethod
     def load(cls, directory: Path, config: PolicyConfig | None = None, *, name: str) -> "Policy":
@@ -126,6 +134,11 @@ class Policy:
         """Whether the critic has a model of its own, and needs no states of the policy."""
         return self.critic.kind == "model"
 
+    def begin_critic(self) -> None:
+        """Let a critic with a model of its own begin as the policy is now, e.g. after a warm-up."""
+        if self.own_critic:
+            self.critic.trunk.load_state_dict(self.plain_model().base_model.state_dict())
+
     def trainable_parameters(self) -> list[nn.Parameter]:
         """Parameters of the language model that an update changes (the critic's not among them)."""
         return [p for p in self.model.parameters() if p.requires_grad]
@@ -139,8 +152,11 @@ class Policy:
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name, critic included: what a checkpoint has to hold."""
-        model = {f"model.{name}": p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
-        return model | {f"critic.{name}": p.detach() for name, p in self.critic.named_parameters()}
+        return self.model_state() | {f"critic.{name}": p.detach() for name, p in self.critic.named_parameters()}
+
+    def model_state(self) -> dict[str, Tensor]:
+        """Those of them that are the language model's own: what its log-probabilities depend on."""
+        return {f"model.{name}": p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def load_trainable_state(self, state: dict[str, Tensor]) -> None:
         """Put back what `trainable_state` gave.
@@ -148,12 +164,11 @@ class Policy:
         Raises:
             ConfigError: names or shapes differ, so the checkpoint belongs to another model or another trained part.
         """
-        own = self.trainable_state()
-        if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
-            raise ConfigError("the checkpoint belongs to another model, or other layers were trained in it")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])
+        _put(state, self.trainable_state())
+
+    def load_model_state(self, state: dict[str, Tensor]) -> None:
+        """Put back what `model_state` gave, and leave the critic. Raises as `load_trainable_state`."""
+        _put(state, self.model_state())
 
     @contextmanager
     def reading(self) -> Iterator[int]:
@@ -166,6 +181,14 @@ class Policy:
         """Change the weights with no forward pass of the engine in between. Set `version` inside."""
         with self._lock:
             yield
+
+
+def _put(state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
+        raise ConfigError("the checkpoint belongs to another model, or other layers were trained in it")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
 
 
 def _refuse_unsupported(config: Any) -> None:

@@ -1,4 +1,7 @@
-"""The policy as it was: the tensors that training changes, kept, and put back for as long as somebody asks."""
+"""The policy as it was: the tensors that training changes, kept, and put back for as long as somebody asks.
+
+The critic is not among them: whoever asks wants log-probabilities, and the critic has no part in those.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +23,15 @@ class Snapshot:
     def of(cls, policy: Policy) -> "Snapshot":
         """A copy of `policy` as it is."""
         with policy.reading():
-            return cls(policy.version, {name: tensor.clone() for name, tensor in policy.trainable_state().items()})
+            return cls(policy.version, {name: tensor.clone() for name, tensor in policy.model_state().items()})
 
     @contextmanager
     def in_place(self, policy: Policy) -> Iterator[None]:
         """Make `policy` what it was when this was taken; nobody else samples from it meanwhile."""
         with policy.writing():
-            now = {name: tensor.clone() for name, tensor in policy.trainable_state().items()}
-            policy.load_trainable_state(self.state)
+            now = {name: tensor.clone() for name, tensor in policy.model_state().items()}
+            policy.load_model_state(self.state)
             try:
                 yield
             finally:
-                policy.load_trainable_state(now)
+                policy.load_model_state(now)

@@ -1,15 +1,12 @@
 """Which of the sampled tokens of a step are its action: its tool calls, or, if it calls nothing, what it says."""
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.rendering.messages import Tool
 from stepwell.rendering.pieces import Piece, ReasoningPiece, TextPiece
 from stepwell.rendering.renderer import Renderer
 from stepwell.rendering.wire import answer_from_json
-from stepwell.types import Step
-
-Mask = npt.NDArray[np.bool_]
+from stepwell.types import Mask, Step
 
 
 def action_mask(renderer: Renderer, step: Step) -> Mask:
@@ -52,6 +49,9 @@ class _Marks:
         self._text += text
         if not pieces and self._thought and self._thought in self._text:
             self._since, self._text = place + 1, ""  # it ended the reasoning, and is part of nothing
+        if pieces and self._in_call and isinstance(pieces[0], TextPiece | ReasoningPiece):
+            self.called[self._since : place] = True  # the call's closing mark
+            self._since = place
         own = slice(self._since, place + 1)
         for piece in pieces:
             self._in_call = not isinstance(piece, TextPiece | ReasoningPiece)

@@ -68,6 +68,8 @@ def save_checkpoint(
 def load_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> Progress | None:
     """Put the newest checkpoint in `folder` into policy and optimiser; None if there is none.
 
+    The optimiser's settings, such as its weight decay, stay those that it was made with.
+
     Raises:
         ConfigError: it belongs to another model, or other layers were trained in it.
     """
@@ -78,11 +80,18 @@ def load_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     raw = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
     progress = Progress(policy_version=raw["policy_version"], lease_ids=tuple(raw["lease_ids"]))
     try:
-        optimizer.load_state_dict(torch.load(newest / "optimizer.pt", weights_only=True))
+        _load_moments(optimizer, newest / "optimizer.pt")
     except ValueError as error:
         raise ConfigError(f"{newest} belongs to another model or optimiser: {error}") from error
     load_weights(newest, policy, progress.policy_version)
     return progress
+
+
+def _load_moments(optimizer: torch.optim.Optimizer, file: Path) -> None:
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(torch.load(file, weights_only=True))
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
 
 
 def load_snapshots(folder: Path) -> dict[str, Snapshot]:

@@ -72,6 +72,13 @@ def whiten(samples: Sequence[Sample], scope: Scope, eps: float = 1e-8) -> list[S
     return [replace(s, advantages=((s.advantages - mean) / (deviation + eps)).astype(np.float32)) for s in samples]
 
 
+def bounded(samples: Sequence[Sample], bound: float | None) -> list[Sample]:
+    """Advantages kept within [-bound, bound]; None: unchanged."""
+    if bound is None:
+        return list(samples)
+    return [replace(s, advantages=s.advantages.clip(-bound, bound)) for s in samples]
+
+
 def token_weights(samples: Sequence[Sample], aggregation: Aggregation) -> list[Floats]:
     """Weight of each response token in the loss, float32 [R] per sample; all of them sum to 1.
 

@@ -7,15 +7,16 @@ are put in place of the policy to score, one after the other.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
+import torch
 
-from stepwell.algorithms.base import Algorithm, Inputs, Language, Mask
+from stepwell.algorithms.base import Algorithm, Inputs, Language
+from stepwell.algorithms.objective import KL
 from stepwell.errors import InvalidRecord
 from stepwell.policy.snapshot import Snapshot
-from stepwell.trainer.losses import MAX_KL
+from stepwell.trainer.losses import kl_estimate
 from stepwell.trainer.scoring import Scored, response_logprobs
 from stepwell.trainer.update import Learner
-from stepwell.types import Floats, Group, Ids, Sample, Step
+from stepwell.types import Floats, Group, Ids, Mask, Sample, Step
 
 
 class Evidence:
@@ -45,10 +46,13 @@ class Evidence:
         """What the algorithm reads, for all steps of `groups`."""
         algorithm = self._algorithm
         steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
+        taught = self._teacher(groups, {step.id: step for step in steps})
+        paired = algorithm.teacher is not None and algorithm.teacher.paired
+        own = [step for step in steps if step.id in taught] if paired else steps
         return Inputs(
             values=self._learner.values(steps, algorithm.needs_values),
-            logprobs=self._named(steps) if algorithm.needs_logprobs else {},
-            teacher_logprobs=self._teacher(groups, {step.id: step for step in steps}),
+            logprobs=self._named(own) if algorithm.needs_logprobs else {},
+            teacher_logprobs=taught,
             actions=self._actions(steps) if algorithm.needs_actions else {},
             updates=self._learner.policy.version,
         )
@@ -73,7 +77,7 @@ class Evidence:
     def completed(self, samples: Sequence[Sample]) -> list[Sample]:
         """Samples with the log-probabilities that the objective compares with."""
         objective, found = self._algorithm.objective, list(samples)
-        rows = [Scored(s.token_ids[: s.prompt_length], s.token_ids[s.prompt_length :], s.temperature) for s in samples]
+        rows = list(map(Scored.of, samples))
         if objective.old_logprobs == "trainer":
             found = [replace(s, old_logprobs=own) for s, own in zip(found, self._scores(rows), strict=True)]
         if objective.kl_coefficient and objective.kl_in == "loss":
@@ -115,11 +119,9 @@ def _scored(step: Step) -> Scored:
     return Scored(step.prompt_ids, step.response_ids, step.sampling.scale)
 
 
-def _divergence(new: Floats, reference: Floats, kind: str) -> float:
-    x = np.clip(reference.astype(np.float64) - new, -20, 20)
-    if kind == "k1":
-        return float(-x.sum())
-    return float(np.minimum(0.5 * x**2 if kind == "k2" else np.expm1(x) - x, MAX_KL).sum())
+def _divergence(new: Floats, reference: Floats, kind: KL) -> float:
+    """Of a whole step, nats."""
+    return float(kl_estimate(torch.from_numpy(new).double(), torch.from_numpy(reference).double(), kind).sum())
 
 
 def _with_penalties(group: Group, penalties: Mapping[str, float]) -> Group:

@@ -21,7 +21,7 @@ from stepwell.errors import ConfigError, InvalidRequest, NotFound
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
-from stepwell.trainer.collate import make_samples, whiten
+from stepwell.trainer.collate import bounded, make_samples, whiten
 from stepwell.trainer.evidence import Evidence
 from stepwell.trainer.sweep import sweep_update
 from stepwell.trainer.update import Learner, Watch
@@ -45,8 +45,9 @@ class TrainerConfig(Config):
 
 _RECENT: Final = 5
 
-Collect = Callable[[int], Awaitable[None]]
-"""Makes that many more groups ready in the pool, sampled by the current policy."""
+Collect = Callable[[int, Sequence[str]], Awaitable[None]]
+"""Makes that many more groups ready in the pool, sampled by the current policy, for an update that has groups of those
+tasks already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ class Trainer:
                 leases.append(lease)
                 missing -= len(lease.groups)
             else:
-                await collect(missing)
+                await collect(missing, [group.info.task_id for lease in leases for group in lease.groups])
         return leases
 
     def _lease_ready(self, limit: int, min_policy_version: int) -> Lease:
@@ -162,6 +163,8 @@ class Trainer:
         samples = self._samples(groups, inputs)
         if not samples:
             return metrics | self._nothing_learnt(groups)
+        metrics["zero_advantage_rate"] = float(np.mean([not sample.advantages.any() for sample in samples]))
+        samples = bounded(whiten(samples, self._algorithm.whiten), self._algorithm.advantage_bound)
         objective, sweep = self._algorithm.objective, self._algorithm.sweep
         if sweep is not None:
             return metrics | sweep_update(self._learner, samples, objective, sweep, self._on_micro_batch)
@@ -186,9 +189,9 @@ class Trainer:
         return versions | {name: sum(values) / len(values) for name, values in told.items()}
 
     def _samples(self, groups: Sequence[Group], inputs: Inputs) -> list[Sample]:
-        algorithm = self._algorithm
-        credits = {credit.step_id: credit for group in groups for credit in algorithm.assign(group, inputs)}
-        return whiten(self._evidence.completed(make_samples(groups, credits, inputs.values)), algorithm.whiten)
+        assign = self._algorithm.assign
+        credits = {credit.step_id: credit for group in groups for credit in assign(group, inputs)}
+        return self._evidence.completed(make_samples(groups, credits, inputs.values))
 
     def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
         version = self._learner.policy.version
@@ -223,11 +226,12 @@ def _in_order(leases: Sequence[Lease]) -> list[Group]:
 def _collection_metrics(groups: Sequence[Group]) -> dict[str, float]:
     trajectories = [t for group in groups for t in group.trajectories]
     rewards = np.array([t.reward for t in trajectories], np.float64)
+    steps = [sum(step.side != "state" for step in t.steps) for t in trajectories]  # the last state was only looked at
     metrics = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "trajectories": float(len(trajectories)),
-        "steps_per_trajectory": float(np.mean([len(t.steps) for t in trajectories])),
+        "steps_per_trajectory": float(np.mean(steps)),
         "truncated_rate": float(np.mean([t.status == "truncated" for t in trajectories])),
     }
     parts: dict[str, list[float]] = {}

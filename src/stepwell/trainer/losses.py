@@ -41,7 +41,8 @@ def kl_estimate(new_m: Tensor, reference_m: Tensor, kind: KL) -> Tensor:
     """Each token's estimate of KL(policy ‖ reference), [M], nats (Schulman 2020, "Approximating KL divergence").
 
     With x = log π_ref - log π, for tokens sampled by the policy: `k1` -x (unbiased, may be negative), `k2` x²/2, `k3`
-    exp(x) - x - 1 (unbiased, never negative). At most 10 nats per token.
+    exp(x) - x - 1 (unbiased, never negative). k2 and k3 are at most
+    10 nats per token, k1 at most 20 in size.
     """
     x = (reference_m - new_m).clamp(-20, 20)
     if kind == "k1":

@@ -34,6 +34,7 @@ class Totals:
     gap: float = 0.0
     gap_max: float = 0.0
     correction: float = 0.0
+    masked: float = 0.0
     grad_norms: float = 0.0
 
     @torch.no_grad()
@@ -53,7 +54,7 @@ class Totals:
             self.ratio_error = max(self.ratio_error, float((ratio - 1).abs().max()))
             self.gap_max = max(self.gap_max, float(gap.max()))
 
-    def named(self, samples: Sequence[Sample]) -> dict[str, float]:
+    def named(self, samples: Sequence[Sample], *, corrected: bool = False) -> dict[str, float]:
         """All of it by name, with what is known of the `samples` that the update trained on."""
         tokens, steps = max(self.tokens, 1), max(self.optimizer_steps, 1)
         metrics = {
@@ -70,13 +71,14 @@ class Totals:
             "grad_norm": self.grad_norms / steps,
             "optimizer_steps": float(self.optimizer_steps),
             "skipped_optimizer_steps": float(self.skipped),
-            "zero_advantage_rate": float(np.mean([not s.advantages.any() for s in samples])),
             "trained_steps": float(len(samples)),
             "trained_tokens": float(sum(len(s.token_ids) for s in samples)),
             "response_tokens": float(sum(len(s.advantages) for s in samples)),
         }
         if any(len(s.reference_logprobs) for s in samples):
             metrics["reference_kl"] = self.reference_kl / tokens
+        if corrected:
+            metrics |= {"correction_mean": self.correction / tokens, "masked_rate": self.masked / tokens}
         return metrics | _critic(samples)
 
 

@@ -1,13 +1,15 @@
 """AdamW for the policy and its critic, with a learning rate that follows a schedule."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stepwell.config import Config
 from stepwell.policy.model import Policy
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Config):
@@ -19,7 +21,7 @@ class OptimizerConfig(Config):
     """AdamW's learning rate for the value head, and for the critic's own model."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay, policy only."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[_Beta, _Beta] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the policy's gradient; it is scaled down to this."""
@@ -31,6 +33,15 @@ class OptimizerConfig(Config):
     """Update at which a falling schedule ends, at `schedule_end` of the learning rate."""
     schedule_end: float = Field(default=0.0, ge=0, le=1)
     """See `schedule_updates`."""
+
+    @model_validator(mode="after")
+    def _falls_somewhere(self) -> "OptimizerConfig":
+        if self.schedule != "constant" and self.schedule_updates <= self.warmup_updates:
+            raise ValueError(
+                f"schedule={self.schedule} needs schedule_updates, the update at which it ends, after "
+                f"the {self.warmup_updates} of warmup_updates"
+            )
+        return self
 
 
 def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
@@ -56,9 +67,8 @@ def schedule_share(config: OptimizerConfig, update: int) -> float:
     """The share of the learning rate that is due in the update after `update` earlier ones, in 0..1."""
     if update < config.warmup_updates:
         return (update + 1) / config.warmup_updates
-    falling = config.schedule_updates - config.warmup_updates
-    if config.schedule == "constant" or falling <= 0:
+    if config.schedule == "constant":
         return 1.0
-    done = min(1.0, (update - config.warmup_updates) / falling)
+    done = min(1.0, (update - config.warmup_updates) / (config.schedule_updates - config.warmup_updates))
     left = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
     return config.schedule_end + (1 - config.schedule_end) * left

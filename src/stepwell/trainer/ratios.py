@@ -47,14 +47,18 @@ def log_ratio(
     Raises:
         ValueError: `sqrt` or `sequence` without `shared`.
     """
-    z = new_m - old_m
+    z = (new_m - old_m).detach()
     if kind == "token":
-        return z.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    count, mean = _row_means(z.detach(), row_m)
+        return _bounded(z, new_m - new_m.detach())
+    count, mean = _row_means(z, row_m)
     if scale_m is None:
         scale_m = {"geo": torch.ones_like(count), "sqrt": count.sqrt(), "exact": count}[kind][row_m]
-    value = _value(kind, count, mean, row_m, shared)
-    return (value + scale_m * (new_m - new_m.detach())).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return _bounded(_value(kind, count, mean, row_m, shared), scale_m * (new_m - new_m.detach()))
+
+
+def _bounded(value: Tensor, gradient: Tensor) -> Tensor:
+    """The value is bounded, so that nothing overflows; the gradient, which is 0 in value, is there all the same."""
+    return value.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) + gradient
 
 
 def _value(kind: Ratio, count: Tensor, mean: Tensor, row_m: Tensor, shared: Tensor | None) -> Tensor:

@@ -2,20 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from stepwell.algorithms.base import Sweep
 from stepwell.algorithms.objective import Objective
+from stepwell.errors import ConfigError
+from stepwell.trainer.ratios import MAX_LOG_RATIO
 from stepwell.trainer.scoring import Scored, response_logprobs
 from stepwell.trainer.update import Learner, Updating, Watch
 from stepwell.types import Floats, Sample
+
+_MOST: Final = float(np.exp(MAX_LOG_RATIO))
+"""What is carried at most: turns that each became much likelier would overflow together."""
 
 
 def sweep_update(
     learner: Learner, samples: Sequence[Sample], objective: Objective, sweep: Sweep, watch: Watch | None = None
 ) -> dict[str, float]:
-    """One update of as many optimiser steps as there are turns; gives what was measured. Raises as `Learner.update`."""
+    """One update of as many optimiser steps as there are turns; gives what was measured.
+
+    Raises as `Learner.update`, and ConfigError if the learner is set to cut an update otherwise.
+    """
+    if learner.config.epochs > 1 or learner.config.minibatch_steps is not None:
+        raise ConfigError(
+            "learner.epochs and learner.minibatch_steps have no place in an update turn by turn, which has one "
+            "optimiser step for each turn: leave them out"
+        )
     carried: dict[str, float] = {}
     with Updating(learner, objective, watch) as update:
         for turn in _order(samples, sweep, learner):
@@ -24,7 +38,8 @@ def sweep_update(
             update.step([_carrying(s, old, carried) for s, old in zip(part, before, strict=True)])
             for sample, old, new in zip(part, before, _scores(learner, part), strict=True):
                 ratio = _bounded(_ratio(new, old, sweep), sweep)
-                carried[sample.trajectory_id] = _bounded(carried.get(sample.trajectory_id, 1.0) * ratio, sweep)
+                product = min(carried.get(sample.trajectory_id, 1.0) * ratio, _MOST)
+                carried[sample.trajectory_id] = _bounded(product, sweep)
     return update.metrics(samples) | {"carried_ratio_mean": float(np.mean(list(carried.values())))}
 
 
@@ -54,5 +69,4 @@ def _old(sample: Sample) -> Floats:
 
 
 def _scores(learner: Learner, samples: Sequence[Sample]) -> list[Floats]:
-    rows = [Scored(s.token_ids[: s.prompt_length], s.token_ids[s.prompt_length :], s.temperature) for s in samples]
-    return response_logprobs(learner.policy, rows, learner.config.micro_batch_tokens)
+    return response_logprobs(learner.policy, list(map(Scored.of, samples)), learner.config.micro_batch_tokens)

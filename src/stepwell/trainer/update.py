@@ -5,6 +5,7 @@ Shape letters: M response tokens, K supervised values.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from stepwell.trainer.losses import correction_weights, entropy, kl_estimate, po
 from stepwell.trainer.metrics import Totals
 from stepwell.trainer.optimizer import OptimizerConfig, make_optimizer, set_learning_rates
 from stepwell.trainer.ratios import log_ratio
-from stepwell.types import Floats, Sample, Step
+from stepwell.trainer.scoring import state_values
+from stepwell.types import NO_FLOATS, Floats, Sample, Step
 
 Watch = Callable[[MicroBatch], None]
 """Sees each micro-batch before its forward pass: for checks and counters."""
@@ -34,7 +36,8 @@ class LearnerConfig(OptimizerConfig):
     epochs: int = Field(default=1, ge=1)
     """How often an update goes through its samples."""
     minibatch_steps: int | None = Field(default=None, ge=1)
-    """Samples (steps of agents) per optimiser step, in an order that is shuffled for each epoch; null: all at once."""
+    """Samples (steps of agents) per optimiser step, in an order that is shuffled for each epoch; null: all at once.
+    Where the objective is about trajectories, those stay whole, so it may be some more."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; bounds memory, changes no result."""
     seed: int = Field(default=0, ge=0)
@@ -58,29 +61,23 @@ class Learner:
         if scope == "none" or not steps:
             return {}
         at_prompt = [step for step in steps if scope == "step" or step.side]
-        values = self._prompt_values([step.prompt_ids for step in at_prompt])
-        found = {step.id: values[i : i + 1] for i, step in enumerate(at_prompt)}
-        return found | {step.id: self._token_values(step) for step in steps if step.id not in found}
+        at_end = self._prompt_values([step.prompt_ids for step in at_prompt])
+        found = {step.id: at_end[i : i + 1] for i, step in enumerate(at_prompt)}
+        others = [step for step in steps if step.id not in found]
+        rows = [np.concatenate([step.prompt_ids, step.response_ids[:-1]]) for step in others]
+        values = self._values_after(rows, [len(step.prompt_ids) - 1 for step in others])
+        return found | {s.id: v[: len(s.response_ids)] for s, v in zip(others, values, strict=True)}
 
     def _prompt_values(self, prompts: Sequence[np.ndarray]) -> Floats:
         if not prompts:
-            return np.empty(0, np.float32)
+            return NO_FLOATS
         if self.policy.own_critic:
-            return np.concatenate([self._states_values(prompt, len(prompt) - 1) for prompt in prompts])
+            return np.concatenate(self._values_after(prompts, [len(prompt) - 1 for prompt in prompts]))
         values: Floats = self.policy.values(prompt_hidden(self.policy, prompts)).numpy()
         return values
 
-    def _token_values(self, step: Step) -> Floats:
-        ids = np.concatenate([step.prompt_ids, step.response_ids[:-1]])
-        return self._states_values(ids, len(step.prompt_ids) - 1)[: len(step.response_ids)]
-
-    def _states_values(self, ids: np.ndarray, start: int) -> Floats:
-        """Values after each of `ids` from place `start` on."""
-        packed, positions, plan = torch.from_numpy(ids.astype(np.int64)), torch.arange(len(ids)), PackedRows([len(ids)])
-        hidden = None if self.policy.own_critic else self.policy.hidden(packed, positions, plan)
-        states = self.policy.critic_states(hidden, packed, positions, plan)
-        values: Floats = self.policy.values(states[start:]).numpy()
-        return values
+    def _values_after(self, rows: Sequence[np.ndarray], starts: Sequence[int]) -> list[Floats]:
+        return state_values(self.policy, rows, starts, self.config.micro_batch_tokens)
 
     def update(self, samples: Sequence[Sample], objective: Objective, watch: Watch | None = None) -> dict[str, float]:
         """Make the next policy version from these samples and give what was measured on the way.
@@ -98,19 +95,33 @@ class Learner:
                 had none, those are skipped, and counted as `skipped_optimizer_steps`.
         """
         with Updating(self, objective, watch) as update:
-            for part in self._parts(samples):
+            for part in self._parts(samples, objective):
                 update.step(part)
         return update.metrics(samples)
 
-    def _parts(self, samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
+    def _parts(self, samples: Sequence[Sample], objective: Objective) -> Iterator[Sequence[Sample]]:
         size = self.config.minibatch_steps or len(samples)
         for epoch in range(self.config.epochs):
             if size >= len(samples):
                 yield samples
                 continue
-            order = np.random.default_rng([self.config.seed, self.policy.version, epoch]).permutation(len(samples))
-            for start in range(0, len(samples), size):
-                yield [samples[i] for i in order[start : start + size]]
+            units = _units(samples, whole_trajectories=objective.spans_trajectories)
+            part: list[Sample] = []
+            for place in np.random.default_rng([self.config.seed, self.policy.version, epoch]).permutation(len(units)):
+                part += units[place]
+                if len(part) >= size:
+                    yield part
+                    part = []
+            if part:
+                yield part
+
+
+def _units(samples: Sequence[Sample], *, whole_trajectories: bool) -> list[list[Sample]]:
+    """What a mini-batch takes or leaves as a whole, in an order that follows from the tokens alone."""
+    units: dict[str, list[Sample]] = {}
+    for sample in samples:
+        units.setdefault(sample.trajectory_id if whole_trajectories else sample.step_id, []).append(sample)
+    return sorted(units.values(), key=lambda unit: sorted(sample.token_ids.tobytes() for sample in unit))
 
 
 class Updating:
@@ -126,6 +137,8 @@ class Updating:
         self._held = ExitStack()
         self._totals = Totals()
         self._norm = float("nan")
+        self._weight = 0.0
+        """Of the optimiser step under way: what its tokens weigh together."""
         self._lr = set_learning_rates(learner.optimizer, learner.config, learner.policy.version)
 
     def __enter__(self) -> "Updating":
@@ -138,11 +151,15 @@ class Updating:
             if kind is None and self._totals.optimizer_steps:
                 self._policy.version += 1
         if kind is None and not self._totals.optimizer_steps:
-            raise NonFiniteUpdate(f"the gradient is not finite (norm {self._norm}); the weights were left as they were")
+            why = (
+                "the correction masks every token" if self._norm == 0 else f"the gradient is not finite ({self._norm})"
+            )
+            raise NonFiniteUpdate(f"{why}; the weights were left as they were")
 
     def step(self, samples: Sequence[Sample]) -> None:
         """One optimiser step on `samples`, at least one."""
         self._optimizer.zero_grad(set_to_none=True)
+        before, self._weight = replace(self._totals), 0.0
         batches = pack(samples, self._objective, self._config.micro_batch_tokens)
         for batch, shared in zip(batches, self._shared(batches, samples), strict=True):
             if self._watch:
@@ -150,7 +167,8 @@ class Updating:
             self._accumulate(batch, shared)
         norm = torch.nn.utils.clip_grad_norm_(self._policy.trainable_parameters(), self._config.grad_clip)
         critic_norm = torch.nn.utils.clip_grad_norm_(self._policy.critic_parameters(), self._config.grad_clip)
-        if not (torch.isfinite(norm) and torch.isfinite(critic_norm)):
+        if not (torch.isfinite(norm) and torch.isfinite(critic_norm)) or not self._weight:
+            self._totals = before
             self._totals.skipped += 1
             self._norm = float(norm)
             return
@@ -162,7 +180,8 @@ class Updating:
 
     def metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
         """What was measured, once the update is over."""
-        return self._totals.named(samples) | {"lr": self._lr}
+        corrected = self._objective.correction != "none"
+        return self._totals.named(samples, corrected=corrected) | {"lr": self._lr}
 
     def _shared(self, batches: Sequence[MicroBatch], samples: Sequence[Sample]) -> list[Tensor | None]:
         """For ratios that span micro-batches, what those at hand cannot tell (see `log_ratio`): a pass of its own."""
@@ -193,7 +212,11 @@ class Updating:
         ratios = log_ratio(
             new, batch.old_logprobs, batch.row, objective.ratio, scale_m=batch.ratio_scale, shared=shared
         )
-        weights = batch.weights * correction_weights(batch.old_logprobs, batch.logprobs, batch.row, objective)
+        correction = correction_weights(batch.old_logprobs, batch.logprobs, batch.row, objective)
+        weights = batch.weights * correction
+        self._weight += float(weights.sum())
+        totals.correction += float(correction.sum())
+        totals.masked += float((correction == 0).sum())
         loss, clipped = policy_loss(ratios, batch.advantages, weights, objective)
         totals.policy_loss += loss.item()
         totals.entropy += float(entropy(logp.detach()).sum())

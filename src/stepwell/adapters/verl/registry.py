@@ -22,6 +22,8 @@ from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.base import AlgorithmConfig
 from stepwell.errors import InvalidRequest
 
+_FORKING: Final = ("rtpo",)
+"""Those that compare siblings forked at a step, of which veRL makes none."""
 _batch: Final[ContextVar[DataProto | None]] = ContextVar("batch", default=None)
 """The batch whose advantages veRL is computing."""
 
@@ -34,12 +36,13 @@ def register(algorithms: Mapping[str, AlgorithmConfig] | None = None) -> tuple[s
 
     Args:
         algorithms: Their settings by name; None: every algorithm of `stepwell.algorithms` with its own, but for those
-            that read log-probabilities of a teacher or of the current policy, which veRL does not hand over.
+            that read log-probabilities of a teacher or of the current policy, which veRL does not hand over, or
+            compare forked siblings, which it does not make.
 
     Raises:
         ValueError: from veRL, if a name was registered with other settings.
     """
-    own = {name: kind() for name, kind in ALGORITHMS.items() if is_usable(kind().build())}
+    own = {name: kind() for name, kind in ALGORITHMS.items() if name not in _FORKING and is_usable(kind().build())}
     chosen = own if algorithms is None else algorithms
     for name, config in chosen.items():
         core_algos.register_adv_est(f"stepwell_{name}")(_estimator(config))
