@@ -88,6 +88,168 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 """Each number of each preset, once more, by its setting: written down from the sources, not from the presets."""
 
 
+CHOSEN: dict[str, dict[str, object]] = {
+    "agentopsd": {"use": "agentopsd", "told": "peer", "peer_for": "all"},
+    "capo-released-august": {
+        "use": "steppo",
+        "bootstrap_on_truncation": False,
+        "ratio": "geo",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "capo-v5": {
+        "use": "capo",
+        "bootstrap_on_truncation": False,
+        "ratio": "sqrt",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "dr-grpo": {"use": "grpo", "scale": "none", "ratio": "token", "aggregation": "per_token"},
+    "gigpo-agentr1": {
+        "use": "gigpo",
+        "scale": "std",
+        "anchor": "observation",
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "gigpo-roll": {"use": "gigpo", "scale": "std", "anchor": "observation"},
+    "grpo": {"use": "grpo", "scale": "std", "ratio": "token", "aggregation": "per_step", "kl_estimator": "k3"},
+    "gspo": {"use": "grpo", "scale": "std", "ratio": "sequence", "aggregation": "per_sequence"},
+    "gspo-agentr1": {"use": "grpo", "scale": "std", "ratio": "geo", "aggregation": "per_step", "kl_estimator": "k3"},
+    "opsd": {
+        "use": "opsd",
+        "teacher": "initial",
+        "told": "peer",
+        "peer_for": "all",
+        "ratio": "token",
+        "aggregation": "per_token",
+    },
+    "reinforce-pp": {
+        "use": "reinforce_pp",
+        "baseline": "none",
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k1",
+        "kl_in": "reward",
+    },
+    "reinforce-pp-baseline": {
+        "use": "reinforce_pp",
+        "baseline": "group",
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k1",
+        "kl_in": "reward",
+    },
+    "rloo": {"use": "rloo", "ratio": "token", "aggregation": "per_step", "kl_estimator": "k1", "kl_in": "reward"},
+    "rtpo-loo": {
+        "use": "rtpo",
+        "baseline": "leave_one_out",
+        "scale": "none",
+        "zero_advantage": "keep",
+        "continuation": "regenerated",
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "rtpo-paper": {
+        "use": "rtpo",
+        "baseline": "mean",
+        "scale": "none",
+        "zero_advantage": "keep",
+        "continuation": "regenerated",
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "sdpo": {
+        "use": "opsd",
+        "teacher": "current",
+        "told": "peer",
+        "peer_for": "all",
+        "ratio": "token",
+        "aggregation": "per_token",
+        "old_logprobs": "trainer",
+        "correction": "truncate",
+    },
+    "seeupo-paper": {
+        "use": "seeupo",
+        "mode": "paper",
+        "order": "reverse",
+        "ratio": "geo",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "seeupo-released": {
+        "use": "seeupo",
+        "mode": "released",
+        "order": "reverse",
+        "ratio": "geo",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "stepopsd-paper": {
+        "use": "stepopsd",
+        "weight": "sigmoid",
+        "normalize": "equal_step_mean_abs",
+        "span": "action_only",
+        "student": "recomputed",
+        "told": "peer",
+        "peer_for": "failed",
+        "outcome": False,
+        "scale": "std",
+        "ratio": "token",
+        "aggregation": "per_token",
+        "kl_estimator": "k3",
+    },
+    "stepopsd-repository": {
+        "use": "stepopsd",
+        "weight": "sigmoid",
+        "normalize": "equal_step_mean_abs",
+        "span": "full_action",
+        "student": "recomputed",
+        "told": "nothing",
+        "outcome": True,
+        "scale": "std",
+        "ratio": "token",
+        "aggregation": "per_token",
+        "kl_estimator": "k3",
+    },
+    "steppo-released-may": {
+        "use": "steppo",
+        "bootstrap_on_truncation": False,
+        "ratio": "geo",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "steppo-v4": {
+        "use": "steppo",
+        "bootstrap_on_truncation": False,
+        "ratio": "geo",
+        "aggregation": "per_trajectory",
+        "kl_estimator": "k3",
+    },
+    "token-ppo-agentr1": {
+        "use": "ppo",
+        "bootstrap_on_truncation": False,
+        "ratio": "token",
+        "aggregation": "per_step",
+        "kl_estimator": "k3",
+    },
+    "token-ppo-fair": {"use": "ppo", "ratio": "token", "aggregation": "per_step", "kl_estimator": "k3"},
+}
+"""What each preset chooses that is no number, once more: METHODS.md sections 2 to 7 say what was published."""
+
+
+def choices(section: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Each setting in it that is no number, by its own name."""
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from choices(value)
+        elif isinstance(value, str | bool):
+            yield name, value
+
+
 def numbers(section: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """Each number in it by its setting's own name, which no two sections share."""
     for name, value in section.items():
@@ -113,6 +275,11 @@ def test_each_number_is_the_published_one_and_none_is_missing(name: str) -> None
     preset = load_preset(name)
     sections = (preset.algorithm, preset.learner, preset.rollout.model_dump())
     assert dict(pair for section in sections for pair in numbers(section)) == PUBLISHED[name]
+
+
+@every_preset
+def test_each_choice_is_the_published_one_and_none_is_missing(name: str) -> None:
+    assert dict(choices(load_preset(name).algorithm)) == CHOSEN[name]
 
 
 @pytest.mark.parametrize(

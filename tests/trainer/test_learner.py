@@ -271,7 +271,9 @@ def test_the_order_of_rows_changes_no_mini_batch() -> None:
     outcomes = []
     for order in (1, -1):
         policy = tiny_policy()
-        make_learner(policy, minibatch_steps=2, epochs=2).update(batch(policy)[::order], Objective())
+        samples = batch(policy)
+        samples += [replace(s, step_id=f"twin of {s.step_id}", advantages=s.advantages + 1) for s in samples[:3]]
+        make_learner(policy, minibatch_steps=2, epochs=2).update(samples[::order], Objective())
         outcomes.append(weights(policy))
     for name, tensor in outcomes[0].items():
         torch.testing.assert_close(outcomes[1][name], tensor, atol=1e-5, rtol=1e-4)

@@ -143,6 +143,19 @@ def test_bounds_hold_each_ratio_and_their_product() -> None:
     assert sum(factor == pytest.approx(1.2) for factor in shown[1:]) > 1  # the product would be over it by the second
 
 
+def test_each_ratio_is_bounded_before_it_is_carried() -> None:
+    """Where the carried product is low, a single ratio over the bound would lift it too far."""
+    policy = tiny_policy()
+    shown: list[float] = []
+    signs = (1.0, 1.0, -1.0)  # of turns 0, 1, 2: the last one, trained first, becomes unlikely, the next one likely
+    samples = [replace(s, advantages=np.full(3, signs[s.index])) for s in turns(policy, (3,))]
+    learner = make_learner(policy, lr=0.05)
+    sweep = Sweep(ratio="exact", bounds=(0.8, 1.2))
+    sweep_update(learner, samples, OBJECTIVE, sweep, lambda m: shown.append(float(m.advantages[0])))
+    assert shown[1] == pytest.approx(0.8)
+    assert shown[2] == pytest.approx(0.96)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_turns_denominator_is_of_before_the_sweep_or_of_before_its_own_step(recompute: bool) -> None:
     policy = tiny_policy()

@@ -117,11 +117,16 @@ class Learner:
 
 
 def _units(samples: Sequence[Sample], *, whole_trajectories: bool) -> list[list[Sample]]:
-    """What a mini-batch takes or leaves as a whole, in an order that follows from the tokens alone."""
+    """What a mini-batch takes or leaves as a whole, in an order that follows from what the samples hold."""
     units: dict[str, list[Sample]] = {}
     for sample in samples:
         units.setdefault(sample.trajectory_id if whole_trajectories else sample.step_id, []).append(sample)
-    return sorted(units.values(), key=lambda unit: sorted(sample.token_ids.tobytes() for sample in unit))
+    return sorted(units.values(), key=lambda unit: sorted(map(_content, unit)))
+
+
+def _content(sample: Sample) -> tuple[bytes, ...]:
+    numbers = (sample.token_ids, sample.advantages, sample.logprobs, sample.value_targets)
+    return tuple(array.tobytes() for array in numbers)
 
 
 class Updating:
