@@ -238,7 +238,7 @@ CHOSEN: dict[str, dict[str, object]] = {
     },
     "token-ppo-fair": {"use": "ppo", "ratio": "token", "aggregation": "per_step", "kl_estimator": "k3"},
 }
-"""What each preset chooses that is no number, once more: METHODS.md sections 2 to 7 say what was published."""
+"""What each preset chooses that is no number, once more: docs/papers.md says where it was published."""
 
 
 def choices(section: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""Ratios of every kind, against their formulas written out (METHODS.md section 9, identities 6 to 8)."""
+"""Ratios of every kind, against their formulas written out (docs/papers.md, identities 6 to 8)."""
 
 import math
 

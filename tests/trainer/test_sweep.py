@@ -1,4 +1,4 @@
-"""Updates turn by turn (METHODS.md section 9, identities 22 and 23)."""
+"""Updates turn by turn (docs/papers.md, identities 22 and 23)."""
 
 import threading
 from dataclasses import replace

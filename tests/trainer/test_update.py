@@ -81,7 +81,7 @@ def state_of(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def hand_written_loss(policy: Policy, twin: torch.nn.Module, samples: Sequence[Sample], objective: Objective):
-    """METHODS' formulas on unpacked rows of the plain model; the critic reads detached states."""
+    """the papers' formulas on unpacked rows of the plain model; the critic reads detached states."""
     policy_term, value_term, values = torch.zeros(()), torch.zeros(()), sum(len(s.value_targets) for s in samples)
     extra, rows = torch.zeros(()), []
     for sample in samples:
