@@ -8,7 +8,7 @@ import torch
 
 from stepwell.algorithms.base import Algorithm, Language, Teacher
 from stepwell.algorithms.objective import Objective
-from stepwell.errors import InvalidRecord
+from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.policy.model import Policy
 from stepwell.trainer.evidence import Evidence
 from stepwell.trainer.scoring import Scored, response_logprobs
@@ -107,6 +107,13 @@ def test_the_divergence_that_is_taken_from_rewards_is_that_of_each_step(kind: st
     (trajectory,) = penalised.trajectories
     assert trajectory.step_rewards == pytest.approx((-costs[0], 1.0 - costs[1]), abs=1e-5)
     assert trajectory.reward == pytest.approx(1.0 - sum(costs), abs=1e-5)
+
+
+def test_a_reference_that_is_wanted_too_late_is_an_error_and_not_another_policy() -> None:
+    policy = tiny_policy()
+    move(policy)
+    with pytest.raises(ConfigError, match="before its first update"):
+        evidence(policy, objective=Objective(kl_coefficient=0.5)).refresh()
 
 
 def test_a_missing_reward_is_not_made_up_by_a_penalty() -> None:

@@ -292,6 +292,8 @@ def test_an_optimiser_step_that_the_correction_masks_altogether_is_skipped_and_c
     with pytest.raises(NonFiniteUpdate, match="masks every token"):
         learner.update(samples, objective)
     assert equal(before, weights(policy))
+    with pytest.raises(NonFiniteUpdate, match="masks every token"):  # whatever else has a gradient
+        learner.update(samples, objective.model_copy(update={"entropy_coefficient": 0.1}))
     mixed = [*samples[:3], *batch(policy)[3:]]
     metrics = learner.update(mixed, objective)
     masked = sum(len(s.advantages) for s in samples[:3]) / sum(len(s.advantages) for s in mixed)

@@ -79,9 +79,7 @@ def test_what_a_turn_did_to_its_own_probability_scales_the_advantage_of_the_next
     sweep_update(learner, samples, OBJECTIVE, sweep, lambda micro: shown.append(float(micro.advantages[0])))
     after_last = tiny_policy()
     make_learner(after_last, lr=1e-2).update([samples[1]], OBJECTIVE)
-    from tests.trainer.builders import _logprobs  # noqa: PLC0415 - the builder's own arithmetic
-
-    z = _logprobs(after_last, samples[1].token_ids, 1.0)[samples[1].prompt_length - 1 :] - samples[1].logprobs
+    z = response_logprobs(after_last, [Scored.of(samples[1])], 100)[0] - samples[1].logprobs
     expected = np.exp(z.sum() if ratio == "exact" else z.mean())
     assert shown == pytest.approx([1.0, expected], rel=1e-3)
     assert abs(expected - 1) > 1e-3

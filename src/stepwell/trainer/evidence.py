@@ -11,7 +11,7 @@ import torch
 
 from stepwell.algorithms.base import Algorithm, Inputs, Language
 from stepwell.algorithms.objective import KL
-from stepwell.errors import InvalidRecord
+from stepwell.errors import ConfigError, InvalidRecord
 from stepwell.policy.snapshot import Snapshot
 from stepwell.trainer.losses import kl_estimate
 from stepwell.trainer.scoring import Scored, response_logprobs
@@ -31,9 +31,18 @@ class Evidence:
         """`reference` and `teacher`, as far as they are needed and there are any yet: part of a checkpoint."""
 
     def refresh(self) -> None:
-        """Before each update: take the copies that are due."""
+        """Before each update: take the copies that are due.
+
+        Raises:
+            ConfigError: the reference is wanted only now, when the policy is not any more what it was at first.
+        """
         version = self._learner.policy.version
         if self._algorithm.objective.kl_coefficient and "reference" not in self.snapshots:
+            if version:
+                raise ConfigError(
+                    "kl_coefficient compares with the policy before its first update, of which this run has kept no "
+                    "copy, since it began without; begin a new run with it"
+                )
             self.snapshots["reference"] = Snapshot.of(self._learner.policy)
         teacher = self._algorithm.teacher
         if teacher is None or not teacher.refresh_every:

@@ -133,7 +133,6 @@ class Updating:
     """An update under way: any number of optimiser steps, and then the next version."""
 
     def __init__(self, learner: Learner, objective: Objective, watch: Watch | None) -> None:
-        self._learner = learner
         self._policy = learner.policy
         self._config = learner.config
         self._optimizer = learner.optimizer
@@ -141,7 +140,8 @@ class Updating:
         self._watch = watch
         self._held = ExitStack()
         self._totals = Totals()
-        self._norm = float("nan")
+        self._why = ""
+        """Of the optimiser step that was skipped last."""
         self._weight = 0.0
         """Of the optimiser step under way: what its tokens weigh together."""
         self._lr = set_learning_rates(learner.optimizer, learner.config, learner.policy.version)
@@ -156,10 +156,7 @@ class Updating:
             if kind is None and self._totals.optimizer_steps:
                 self._policy.version += 1
         if kind is None and not self._totals.optimizer_steps:
-            why = (
-                "the correction masks every token" if self._norm == 0 else f"the gradient is not finite ({self._norm})"
-            )
-            raise NonFiniteUpdate(f"{why}; the weights were left as they were")
+            raise NonFiniteUpdate(f"{self._why}; the weights were left as they were")
 
     def step(self, samples: Sequence[Sample]) -> None:
         """One optimiser step on `samples`, at least one."""
@@ -172,10 +169,10 @@ class Updating:
             self._accumulate(batch, shared)
         norm = torch.nn.utils.clip_grad_norm_(self._policy.trainable_parameters(), self._config.grad_clip)
         critic_norm = torch.nn.utils.clip_grad_norm_(self._policy.critic_parameters(), self._config.grad_clip)
-        if not (torch.isfinite(norm) and torch.isfinite(critic_norm)) or not self._weight:
-            self._totals = before
-            self._totals.skipped += 1
-            self._norm = float(norm)
+        finite = torch.isfinite(norm) and torch.isfinite(critic_norm)
+        if not (finite and self._weight):
+            self._why = "the correction masks every token" if finite else f"the gradient is not finite (norm {norm})"
+            self._totals = replace(before, skipped=before.skipped + 1)
             return
         if not self._totals.optimizer_steps:
             self._held.enter_context(self._policy.writing())
