@@ -12,11 +12,10 @@ from stepwell.algorithms.objective import Objective
 from stepwell.engines.base import Generation
 from stepwell.engines.local import LocalEngine
 from stepwell.errors import EngineError
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.kv_cache import KVSlots
 from stepwell.policy.model import Policy
 from stepwell.types import Sample, Sampling
-from tests.policy.tiny import plain_logprobs, random_ids, tiny_policy
+from tests.policy.tiny import one_row, plain_logprobs, random_ids, tiny_policy
 from tests.trainer.builders import make_learner
 
 
@@ -160,7 +159,7 @@ async def test_in_bfloat16_the_trainer_finds_what_the_engine_sampled_as_likely_a
         ids = np.array([*prompt, *tokens], np.int32)
         row = torch.from_numpy(ids).long()
         with torch.no_grad():
-            logits = policy.logits(policy.hidden(row, torch.arange(len(row)), PackedRows([len(row)])))
+            logits = policy.logits(policy.hidden(*one_row(row)))
         own = logits.log_softmax(-1)[length - 1 : -1].gather(1, row[length:, None]).squeeze(1)
         gaps.append(np.abs(own.numpy() - np.array(logprobs)))
         samples.append(

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stepwell.policy.attention import PackedRows
-from stepwell.policy.kv_cache import CachedSegments, KVSlots, common_prefix
-from tests.policy.tiny import VOCABULARY, random_ids, tiny_policy
+from stepwell.policy.kv_cache import CachedSegments, KVSlots
+from stepwell.prefix_tree.tree import common_prefix
+from tests.policy.tiny import VOCABULARY, one_row, random_ids, tiny_policy
 
 POLICY = tiny_policy("qwen3", num_hidden_layers=2, max_position_embeddings=512)
 SLOTS = 3
@@ -23,7 +23,7 @@ def ids(values) -> np.ndarray:
 
 @torch.no_grad()
 def states_without_cache(tokens: list[int]) -> torch.Tensor:
-    return POLICY.hidden(torch.tensor(tokens), torch.arange(len(tokens)), PackedRows([len(tokens)]))
+    return POLICY.hidden(*one_row(tokens))
 
 
 class CacheMachine(RuleBasedStateMachine):

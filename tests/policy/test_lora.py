@@ -6,9 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from stepwell.algorithms.objective import Objective
 from stepwell.errors import ConfigError
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.weights import export_model
-from tests.policy.tiny import tiny_policy
+from tests.policy.tiny import one_row, tiny_policy
 from tests.trainer.builders import SHAPES, make_learner, sampled
 
 
@@ -21,7 +20,7 @@ def test_an_exported_model_has_what_its_adapters_learnt_in_its_weights(tmp_path:
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ids = torch.tensor([[1, 2, 3, 4, 5]])
     with torch.no_grad():
-        hidden = policy.hidden(ids[0], torch.arange(5), PackedRows([5]))
+        hidden = policy.hidden(*one_row(ids[0]))
         torch.testing.assert_close(loaded(ids).logits[0], policy.logits(hidden), atol=1e-4, rtol=1e-4)
     assert not any("lora" in name for name, _ in loaded.named_parameters())
     assert any("lora" in name for name, _ in policy.model.named_parameters())  # which trains on

@@ -7,13 +7,36 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from stepwell.policy.attention import ATTENTION
 from stepwell.policy.model import Policy, PolicyConfig
+from stepwell.policy.tree_attention import TreeAttention, laid_out
+from stepwell.prefix_tree.tree import separate
 
 VOCABULARY = 40
-CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+CONFIGS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "gemma2": (Gemma2Config, {"head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 2.0}),
+    "gemma3": (Gemma3TextConfig, {"head_dim": 8, "sliding_window": 5, "sliding_window_pattern": 2}),
+    "llama": (LlamaConfig, {}),
+    "llama-rope": (LlamaConfig, {"rope_parameters": _LLAMA3 | {"original_max_position_embeddings": 32}}),
+    "mistral": (MistralConfig, {"sliding_window": 4}),
+    "qwen2": (Qwen2Config, {}),
+    "qwen3": (Qwen3Config, {"head_dim": 8}),
+    "qwen3-rope": (Qwen3Config, {"head_dim": 8, "rope_parameters": _YARN}),
+}
+"""One of each kind of attention: all heads alike or grouped, windows, squashed scores, ways of rotating."""
 
 
 def tiny_config(kind: str = "qwen2", **more) -> PreTrainedConfig:
@@ -30,7 +53,8 @@ def tiny_config(kind: str = "qwen2", **more) -> PreTrainedConfig:
         "eos_token_id": 0,
         "pad_token_id": None,
     }
-    return CONFIGS[kind](**{**settings, **more})
+    made, own = CONFIGS[kind]
+    return made(**{**settings, **own, **more})
 
 
 def tiny_model(config: PreTrainedConfig, attention: str = ATTENTION) -> torch.nn.Module:
@@ -60,6 +84,16 @@ def randomise_critic(policy: Policy) -> None:
     with torch.no_grad():
         for parameter in policy.critic.head.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
+
+
+def one_row(ids: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor, TreeAttention]:
+    """What a policy evaluates of a single row."""
+    return several_rows([ids])
+
+
+def several_rows(rows: Sequence[Sequence[int] | np.ndarray | Tensor]) -> tuple[Tensor, Tensor, TreeAttention]:
+    """What a policy evaluates of rows end to end, with nothing merged."""
+    return laid_out(separate([np.asarray(row, np.int32) for row in rows]))
 
 
 def plain_twin(policy: Policy) -> torch.nn.Module:

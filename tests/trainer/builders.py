@@ -1,15 +1,14 @@
 """Short ways to make samples and steps of the tiny models in `tests.policy.tiny`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
 from stepwell.trainer.update import Learner, LearnerConfig
 from stepwell.types import Sample
-from tests.policy.tiny import random_ids
+from tests.policy.tiny import one_row, random_ids
 
 
 def make_sample(
@@ -62,11 +61,16 @@ def sampled(
     )
 
 
+def unpacked(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without what is about how samples were packed."""
+    return {name: value for name, value in metrics.items() if "tree" not in name}
+
+
 @torch.no_grad()
 def _logprobs(policy: Policy, ids: np.ndarray, temperature: float) -> np.ndarray:
     """Of each token but the first, given those before it."""
     row = torch.from_numpy(ids.astype(np.int64))
-    logits = policy.logits(policy.hidden(row, torch.arange(len(row)), PackedRows([len(row)])))
+    logits = policy.logits(policy.hidden(*one_row(ids)))
     return (logits / temperature).log_softmax(-1)[:-1].gather(1, row[1:, None]).squeeze(1).numpy()
 
 

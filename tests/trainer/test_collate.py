@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.algorithms.base import Objective
 from stepwell.errors import InvalidRecord
-from stepwell.trainer.collate import MicroBatch, make_samples, pack, token_weights, whiten
+from stepwell.trainer.collate import MicroBatch, make_samples, micro_batches, token_weights, whiten
 from stepwell.types import Credit, Sample, Step
 from tests.algorithms.builders import make_group, make_step, make_trajectory
 from tests.trainer.builders import make_sample
@@ -194,33 +193,31 @@ def test_weights_of_a_worked_example() -> None:
 # pack
 
 
-TOKEN_COLUMNS = ("logprobs", "advantages", "weights", "temperatures")
+TOKEN_COLUMNS = ("logprobs", "advantages", "weights")
 VALUE_COLUMNS = ("value_targets", "old_values", "value_weights")
 
 
-def unpacked(batches: list[MicroBatch]) -> list[dict]:
-    """Each row of each batch, cut out again by its length alone; positions count from the row's first token."""
+def unpacked(batches: list[MicroBatch], samples: list[Sample]) -> list[dict]:
+    """Each row of each batch as if nothing was merged: places of the tree become those of the row."""
     rows = []
     for batch in batches:
-        start, common = batch.shared, slice(0, batch.shared)
-        for number, length in enumerate(batch.lengths):
-            own, offset = slice(start, start + length), start - batch.shared
-            inside = (batch.predicting >= own.start) & (batch.predicting < own.stop)
-            read = (batch.value_at >= own.start) & (batch.value_at < own.stop)
-            assert torch.equal(inside, batch.row == number)
+        stops = np.cumsum([len(samples[i].value_targets) for i in batch.samples])
+        supervised = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+        for number in range(len(batch.samples)):
+            path = batch.plan.tree.places(number).tolist()
+            inside, values = batch.row == number, supervised[number]
             row = {
-                "ids": batch.ids[common].tolist() + batch.ids[own].tolist(),
-                "positions": batch.positions[common].tolist() + batch.positions[own].tolist(),
-                "predicting": (batch.predicting[inside] - offset).tolist(),
+                "ids": batch.ids[path].tolist(),
+                "positions": batch.positions[path].tolist(),
+                "predicting": [path.index(at) for at in batch.read[batch.predicting[inside]].tolist()],
                 "targets": batch.targets[inside].tolist(),
-                "value_at": (batch.value_at[read] - offset).tolist(),
+                "value_at": [path.index(at) for at in batch.value_at[values].tolist()],
+                "temperatures": batch.scales[batch.predicting[inside]].tolist(),
             }
             row |= {name: getattr(batch, name)[inside].tolist() for name in TOKEN_COLUMNS}
-            row |= {name: getattr(batch, name)[read].tolist() for name in VALUE_COLUMNS}
+            row |= {name: getattr(batch, name)[values].tolist() for name in VALUE_COLUMNS}
             rows.append(row)
-            start += length
-        assert start == len(batch.ids)
-        assert [row.tolist() for row in batch.rows()] == [row["ids"] for row in rows[-len(batch.lengths) :]]
+        assert [row.tolist() for row in batch.rows()] == [row["ids"] for row in rows[-len(batch.samples) :]]
     return rows
 
 
@@ -242,42 +239,49 @@ def naive_row(sample: Sample, weight: np.ndarray, all_values: int) -> dict:
     }
 
 
-@given(sample_lists(), st.integers(1, 40), st.sampled_from(AGGREGATIONS))
-def test_packing_keeps_every_sample_once_with_all_that_belongs_to_it(samples, budget, aggregation) -> None:
+every_merging = st.sampled_from(["auto", "on", "off"])
+
+
+@given(sample_lists(), st.integers(1, 40), st.sampled_from(AGGREGATIONS), every_merging)
+def test_packing_keeps_every_sample_once_with_all_that_belongs_to_it(samples, budget, aggregation, merging) -> None:
     objective = Objective(aggregation=aggregation)
     all_values = sum(len(s.value_targets) for s in samples)
     expected = [naive_row(s, w, all_values) for s, w in zip(samples, token_weights(samples, aggregation), strict=True)]
-    got = unpacked(pack(samples, objective, budget))
-    assert sorted(got, key=repr) == sorted(expected, key=repr)
+    batches, _ = micro_batches(samples, objective, budget, merging)
+    assert sorted(unpacked(batches, samples), key=repr) == sorted(expected, key=repr)
+    assert sorted(i for batch in batches for i in batch.samples) == list(range(len(samples)))
 
 
-@given(sample_lists(), st.integers(1, 40))
-def test_a_micro_batch_keeps_to_the_budget_unless_it_is_one_longer_sample(samples, budget) -> None:
-    for batch in pack(samples, Objective(), budget):
-        assert len(batch.ids) <= budget or len(batch.lengths) == 1
+@given(sample_lists(), st.integers(1, 40), every_merging)
+def test_a_micro_batch_keeps_to_the_budget_unless_it_is_one_longer_sample(samples, budget, merging) -> None:
+    for batch in micro_batches(samples, Objective(), budget, merging)[0]:
+        assert len(batch.ids) <= budget or len(batch.samples) == 1
 
 
-def test_what_all_samples_begin_with_is_laid_down_once_per_micro_batch() -> None:
+def test_what_samples_begin_with_is_laid_down_once_per_micro_batch() -> None:
     samples = [make_sample(name, 2, 1, beginning=range(30)) for name in ("a", "b", "c", "d")]
-    batches = pack(samples, Objective(), 36)
-    assert [(batch.shared, batch.lengths, len(batch.ids)) for batch in batches] == [(30, (3, 3), 36)] * 2
+    for i, sample in enumerate(samples):
+        sample.token_ids.setflags(write=True)
+        sample.token_ids[30:] = 100 + i
+    batches, packing = micro_batches(samples, Objective(), 36)
+    assert [len(batch.ids) for batch in batches] == [36, 36]
+    assert (packing.flat_tokens, packing.tokens) == (4 * 33, 72)
 
 
-def test_the_last_prompt_token_is_never_shared_since_each_row_predicts_its_own_response_there() -> None:
-    twins = [make_sample("a", 1, 2, beginning=range(30))] * 2
-    (batch,) = pack(twins, Objective(), 1000)
-    assert batch.shared == 30
-    assert batch.lengths == (3, 3)
-    assert batch.predicting.tolist() == [30, 31, 33, 34]
-
-
-@given(sample_lists(), st.integers(1, 40))
-def test_rows_of_equal_length_are_neighbours(samples, budget) -> None:
-    lengths = [n for batch in pack(samples, Objective(), budget) for n in batch.lengths]
-    assert lengths == sorted(lengths, reverse=True)
+def test_rows_that_read_one_place_have_its_logits_once_unless_their_temperatures_differ() -> None:
+    twins = [make_sample("a", 3, 2, beginning=range(30))] * 2
+    (batch,), _ = micro_batches(twins, Objective(), 1000)
+    assert len(batch.ids) == 35
+    assert batch.read.tolist() == [32, 33]
+    assert batch.predicting.tolist() == [0, 1, 0, 1]
+    (batch,), _ = micro_batches([twins[0], replace(twins[1], temperature=0.5)], Objective(), 1000)
+    assert batch.read.tolist() == [32, 32, 33, 33]
+    assert batch.scales.tolist() == [0.5, 1.0, 0.5, 1.0]
+    assert batch.scales[batch.predicting].tolist() == [1.0, 1.0, 0.5, 0.5]
 
 
 @given(sample_lists(), st.integers(1, 40))
 def test_value_weights_sum_to_1_wherever_there_is_a_critic(samples, budget) -> None:
-    total = sum(float(batch.value_weights.sum()) for batch in pack(samples, Objective(), budget))
+    batches, _ = micro_batches(samples, Objective(), budget)
+    total = sum(float(batch.value_weights.sum()) for batch in batches)
     assert total == pytest.approx(1.0 if any(len(s.value_targets) for s in samples) else 0.0, abs=1e-5)

@@ -8,12 +8,11 @@ import torch
 
 from stepwell.algorithms.objective import Objective
 from stepwell.errors import NonFiniteUpdate
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
 from stepwell.trainer.scoring import Scored, response_logprobs
 from stepwell.types import Sample, Step
-from tests.policy.tiny import plain_logprobs, random_ids, tiny_policy
-from tests.trainer.builders import SHAPES, make_learner, sampled
+from tests.policy.tiny import one_row, plain_logprobs, random_ids, tiny_policy
+from tests.trainer.builders import SHAPES, make_learner, sampled, unpacked
 
 
 def batch(policy: Policy, values: int = 0) -> list[Sample]:
@@ -108,9 +107,8 @@ def test_adapters_add_nothing_at_first_and_only_they_are_trained() -> None:
 
 
 def _logits(policy: Policy, row: np.ndarray) -> torch.Tensor:
-    ids = torch.from_numpy(row.astype(np.int64))
     with torch.no_grad():
-        hidden = policy.hidden(ids, torch.arange(len(ids)), PackedRows([len(ids)]))
+        hidden = policy.hidden(*one_row(row))
         return policy.logits(hidden).log_softmax(-1)
 
 
@@ -121,7 +119,7 @@ def test_gradient_checkpointing_changes_no_number() -> None:
         samples = batch(policy)
         inner = policy.model.base_model.layers[0].mlp
         inner.register_forward_pre_hook(lambda *_, at=checkpointing: passes.append(at))
-        metrics = make_learner(policy).update(samples, Objective())
+        metrics = unpacked(make_learner(policy).update(samples, Objective()))
         outcomes.append((metrics, weights(policy)))
     assert passes.count(True) == 2 * passes.count(False)  # once more, on the way back
     (metrics, state), (other_metrics, other_state) = outcomes
@@ -227,11 +225,10 @@ def test_identity_8_the_value_of_a_state_does_not_depend_on_the_response_that_fo
 def test_identity_8_the_value_of_a_step_has_no_gradient_from_behind_its_prompt() -> None:
     policy = tiny_policy(settings={"critic": "model"})
     sample = batch(policy)[3]
-    ids = torch.from_numpy(sample.token_ids.astype(np.int64))
     embedded: list[torch.Tensor] = []
     table = policy.critic.trunk.get_input_embeddings()
     table.register_forward_hook(lambda *call: embedded.append(call[2]) or call[2].retain_grad())
-    states = policy.critic_states(None, ids, torch.arange(len(ids)), PackedRows([len(ids)]))
+    states = policy.critic_states(None, *one_row(sample.token_ids))
     policy.values(states)[sample.prompt_length - 1].backward()
     moved = embedded[0].grad[0].abs().sum(-1)
     assert (moved[: sample.prompt_length] > 0).all()

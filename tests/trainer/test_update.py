@@ -16,7 +16,7 @@ from stepwell.trainer.collate import MicroBatch, token_weights
 from stepwell.trainer.update import Learner
 from stepwell.types import Sample, Sampling, Step
 from tests.policy.tiny import CONFIGS, plain_logprobs, plain_twin, random_ids, tiny_policy
-from tests.trainer.builders import SHAPES, make_learner, sampled
+from tests.trainer.builders import SHAPES, make_learner, sampled, unpacked
 
 OBJECTIVES = {
     "token": Objective(clip_low=0.05, clip_high=0.1),
@@ -215,7 +215,7 @@ def test_an_update_depends_neither_on_micro_batches_nor_on_the_order_of_samples(
     outcomes = []
     for budget, order in ((10**6, 1), (1, -1), (37, 1), (45, -1)):
         learner = make_learner(tiny_policy("llama"), micro_batch_tokens=budget)
-        metrics = learner.update(samples[::order], objective)
+        metrics = unpacked(learner.update(samples[::order], objective))
         outcomes.append((metrics, gradients(learner), state_of(learner.policy)))
     (metrics, gradient, state), *others = outcomes
     for other_metrics, other_gradient, other_state in others:

@@ -14,12 +14,12 @@ from torch import Tensor
 from stepwell.engines.base import Chunk, Generation
 from stepwell.engines.vllm import VLLMConfig, VLLMEngine
 from stepwell.errors import InvalidRequest
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
 from stepwell.rendering.messages import Message
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import Sampling
 from tests.engines.laws import ServedLaws, ask, check_logprobs, distributions, exact_or_refused, prompt, together
+from tests.policy.tiny import one_row
 from tests.vllm.conftest import Served
 
 NEWLINE = 198
@@ -47,8 +47,7 @@ class RealBench:
     @torch.no_grad()
     def logprobs(self, ids: Sequence[int], scale: float = 1.0) -> Tensor:
         """As the trainer computes them."""
-        length = len(ids)
-        hidden = self._policy.hidden(torch.tensor(list(ids)), torch.arange(length), PackedRows([length]))
+        hidden = self._policy.hidden(*one_row(ids))
         return (self._policy.logits(hidden) / scale).log_softmax(-1)
 
     def publish(self) -> None:

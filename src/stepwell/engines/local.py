@@ -22,8 +22,9 @@ from stepwell.engines.base import Chunk, Generation
 from stepwell.engines.constraint import Constraint, ConstraintCompiler
 from stepwell.engines.sampling import Pick, Wish, sample
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
-from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment, common_prefix
+from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment
 from stepwell.policy.model import Policy
+from stepwell.prefix_tree.tree import common_prefix
 from stepwell.types import FinishReason, Ids, TokenSource
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from stepwell.policy.attention import AttentionPlan
+from stepwell.policy.attention import AttentionPlan, at_least_single
 
 CriticKind = Literal["head", "shared", "model"]
 
@@ -39,7 +39,7 @@ class Critic(nn.Module):
 
     def forward(self, states_me: Tensor) -> Tensor:
         """Values [M] of states [M, E]."""
-        values: Tensor = self.head(states_me.float()).squeeze(-1)
+        values: Tensor = self.head(at_least_single(states_me)).squeeze(-1)
         return values
 
 

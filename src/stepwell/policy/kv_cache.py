@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from stepwell.policy.attention import causal_attention
+from stepwell.policy.attention import Scores, causal_attention, masked_attention
 from stepwell.types import Ids
 
 
@@ -81,13 +80,6 @@ class KVSlots:
         return self._keys_skcd[layer], self._values_skcd[layer]
 
 
-def common_prefix(left: Ids, right: Ids) -> int:
-    """How many leading tokens are equal."""
-    n = min(len(left), len(right))
-    differs = left[:n] != right[:n]
-    return int(differs.argmax()) if differs.any() else n
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive new tokens of one slot."""
@@ -103,11 +95,7 @@ _SHORT: Final = 128
 
 
 class CachedSegments:
-    """Attention plan over a cache: each segment sees its slot's past and, causally, itself.
-
-    Query heads that share a key/value head are laid out as further query rows of it, which is grouped-query attention
-    without copying keys and values.
-    """
+    """Attention plan over a cache: each segment sees its slot's past and, causally, itself."""
 
     def __init__(self, slots: KVSlots, segments: Sequence[Segment]) -> None:
         self._slots = slots
@@ -118,11 +106,11 @@ class CachedSegments:
         self._last = torch.tensor(totals) - 1
         self._visible = torch.arange(max(totals)) <= self._last[:, None]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Write the new keys and values into their slots and attend to all that the slots hold."""
         keys, values = self._slots.layer(layer, key)
         if self._batched:
-            return self._attend_batched(query, key, value, keys, values, scale)
+            return self._attend_batched(query, key, value, keys, values, scores)
         out = torch.empty_like(query)
         at = 0
         for segment in self._segments:
@@ -132,18 +120,18 @@ class CachedSegments:
             keys[segment.slot, :, segment.start : stop] = key[:, rows]
             values[segment.slot, :, segment.start : stop] = value[:, rows]
             past = keys[segment.slot, None, :, :stop], values[segment.slot, None, :, :stop]
-            out[:, rows] = causal_attention(query[None, :, rows], *past, scale)[0]
+            out[:, rows] = causal_attention(query[None, :, rows], *past, scores)[0]
         return out
 
     def _attend_batched(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scores: Scores
     ) -> Tensor:
         """All segments at once: one new token each."""
-        heads, n, size = query.shape
         keys[self._at, :, self._last] = key.transpose(0, 1)
         values[self._at, :, self._last] = value.transpose(0, 1)
-        longest = self._visible.shape[1]
-        q = query.transpose(0, 1).reshape(n, key.shape[0], -1, size)
-        past = keys[self._at, :, :longest], values[self._at, :, :longest]
-        out = scaled_dot_product_attention(q, *past, attn_mask=self._visible[:, None, None], scale=scale)
-        return out.reshape(n, heads, size).transpose(0, 1)
+        visible = self._visible
+        if scores.window is not None:
+            visible = visible & (torch.arange(visible.shape[1]) > self._last[:, None] - scores.window)
+        k, v = (x[self._at, :, : visible.shape[1]] for x in (keys, values))
+        out = masked_attention(query.transpose(0, 1)[:, :, None], k, v, visible[:, None, None], scores)
+        return out[:, :, 0].transpose(0, 1)

@@ -16,11 +16,17 @@ from transformers import AutoModelForCausalLM
 
 from stepwell.config import Config
 from stepwell.errors import ConfigError, NotFound
-from stepwell.policy.attention import ATTENTION, AttentionPlan, PackedRows
+from stepwell.policy.attention import ATTENTION, AttentionPlan, at_least_single
 from stepwell.policy.critic import Critic, CriticKind
 from stepwell.policy.lora import LoRAConfig, add_adapters, without_adapters
+from stepwell.policy.tree_attention import TreeAttention
+from stepwell.prefix_tree.tree import separate
 
-_SCALED_LOGITS: Final = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_SCALED_LOGITS: Final = ("logit_scale", "logits_scaling")
+_LAYERS: Final = {"full_attention", "sliding_attention"}
+"""Kinds of layers that keep nothing but keys and values of the past."""
+_BATCH_ROPE: Final = {"dynamic", "longrope"}
+"""Rotary embeddings that depend on the longest row of a forward pass, and so on what a row is packed with."""
 
 
 class PolicyConfig(Config):
@@ -74,6 +80,7 @@ class Policy:
         self._backbone: Any = model.base_model
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]  # a transformers model
         self._lock = threading.Lock()
+        self._softcap: float | None = getattr(facts, "final_logit_softcapping", None)
         self._autocast = config.precision == "bfloat16"
         _refuse_inexact(self)
         self.critic = Critic(config.critic, self._backbone, int(facts.hidden_size), config.value_head_size)
@@ -108,10 +115,10 @@ class Policy:
         return out.last_hidden_state[0]
 
     def logits(self, hidden_me: Tensor) -> Tensor:
-        """Next-token logits [M, W], float32."""
+        """Next-token logits [M, W], float32 or more."""
         with self._precision(hidden_me):
-            logits: Tensor = self._head(hidden_me)
-        return logits.float()
+            logits: Tensor = at_least_single(self._head(hidden_me))
+        return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
 
     def critic_states(
         self, hidden_ne: Tensor | None, ids_n: Tensor, positions_n: Tensor, plan: AttentionPlan
@@ -197,18 +204,36 @@ def _refuse_unsupported(config: Any) -> None:
     scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None)]
     if scaled:
         raise ConfigError(f"models that rescale their logits ({', '.join(scaled)}) are not supported yet")
-    if getattr(config, "layer_types", None) and set(config.layer_types) != {"full_attention"}:
-        raise ConfigError(f"only full causal attention is supported yet, this model has {set(config.layer_types)}")
+    stateful = set(getattr(config, "layer_types", None) or ()) - _LAYERS
+    if stateful:
+        raise ConfigError(
+            f"this model has layers of the kind {', '.join(sorted(stateful))}, but only full and sliding-window "
+            "attention are supported: others carry a state along the row, which rows that part cannot share by masking"
+        )
+    kinds = _rope_kinds(config)
+    if kinds & _BATCH_ROPE:
+        raise ConfigError(
+            f"this model's rotary embeddings ({', '.join(sorted(kinds & _BATCH_ROPE))}) depend on the longest row of a "
+            "batch, so no log-probability could be computed again; default, linear, llama3 and yarn are supported"
+        )
+
+
+def _rope_kinds(config: Any) -> set[str]:
+    found: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    several = [found, *(value for value in found.values() if isinstance(value, dict))]
+    return {str(kind) for each in several if (kind := each.get("rope_type") or each.get("type"))}
 
 
 def _refuse_inexact(policy: Policy) -> None:
     """Find architectures that bypass the plan: of two packed rows, the end of the first may be seen by nobody else."""
+    rows = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    plan = TreeAttention(separate(list(rows.int().numpy())))
     positions = torch.arange(3).repeat(2)
-    plan = PackedRows([3, 3])
     try:
         with torch.no_grad():
-            states = policy.hidden(torch.tensor([0, 1, 2, 0, 1, 2]), positions, plan)
-            change = policy.hidden(torch.tensor([0, 1, 3, 0, 1, 2]), positions, plan) - states
+            states = policy.hidden(rows.flatten(), positions, plan)
+            rows[0, 2] = 3
+            change = policy.hidden(rows.flatten(), positions, plan) - states
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ConfigError(f"{type(policy.model).__name__} is not supported yet: {error}") from error
     if change[[0, 1, 3, 4, 5]].abs().max() > 1e-4 * states.abs().max():

@@ -1,6 +1,6 @@
-"""From credit to tensors: samples, whitening, weights of each token in the loss, and packed micro-batches.
+"""From credit to tensors: samples, whitening, weights of each token in the loss, and micro-batches.
 
-Shape letters: B samples, N packed tokens, M response tokens, K supervised values.
+Shape letters: B samples, N tokens of a tree, M response tokens, U of its places, K supervised values.
 """
 
 from collections import Counter
@@ -14,6 +14,9 @@ from torch import Tensor
 from stepwell.algorithms.base import Scope
 from stepwell.algorithms.objective import Aggregation, Objective
 from stepwell.errors import InvalidRecord
+from stepwell.policy.tree_attention import TreeAttention
+from stepwell.prefix_tree.pack import Merging, Packing, Part, pack
+from stepwell.prefix_tree.tree import Places
 from stepwell.trainer.ratios import gradient_scale
 from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample, Step
 
@@ -104,20 +107,25 @@ def token_weights(samples: Sequence[Sample], aggregation: Aggregation) -> list[F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Samples packed end to end, without padding, for one forward and backward pass."""
+    """Samples for one forward and backward pass, as a prefix tree: what rows share is computed once, nothing is padded.
 
-    shared: int
-    """Leading tokens that all rows have in common: they stand once, at the beginning."""
-    lengths: tuple[int, ...]
-    """[B] tokens of each row after the shared ones."""
+    Per-token quantities are those of the samples as if nothing was merged: a loss is computed on rows.
+    """
+
+    plan: TreeAttention
+    """Attention of the B rows' tree."""
     ids: Tensor
-    """int64 [N]: the shared tokens, then what each row has of its own."""
+    """int64 [N]: the tree's tokens."""
     positions: Tensor
-    """int64 [N], from 0 in each row."""
+    """int64 [N]: position of each in the rows that go through it."""
     samples: tuple[int, ...]
     """[B]: which of the samples that were packed each row is."""
+    read: Tensor
+    """int64 [U]: places of the tree whose logits are needed, each once."""
+    scales: Tensor
+    """float32 [U]: the temperature that divides them; rows that read one place at two temperatures make two of it."""
     predicting: Tensor
-    """int64 [M]: where in N the hidden state is that predicts each response token."""
+    """int64 [M]: which of the U predicts each response token."""
     targets: Tensor
     """int64 [M]: the response tokens themselves."""
     row: Tensor
@@ -134,8 +142,6 @@ class MicroBatch:
     """float32 [M]."""
     weights: Tensor
     """float32 [M]: share in the policy loss; over all micro-batches of an update they sum to 1."""
-    temperatures: Tensor
-    """float32 [M]."""
     value_at: Tensor
     """int64 [K]: where in N each supervised value is read."""
     value_targets: Tensor
@@ -147,86 +153,65 @@ class MicroBatch:
 
     def rows(self) -> list[Tensor]:
         """The whole token ids of each row, int64."""
-        beginning, own = self.ids[: self.shared], self.ids[self.shared :]
-        return [torch.cat([beginning, row]) for row in own.split(self.lengths)]
+        places = [self.plan.tree.places(row) for row in range(len(self.samples))]
+        return [self.ids[torch.from_numpy(at)] for at in places]
 
 
-def pack(samples: Sequence[Sample], objective: Objective, token_budget: int) -> list[MicroBatch]:
-    """Micro-batches of at most `token_budget` tokens (a longer sample gets one of its own).
+def micro_batches(
+    samples: Sequence[Sample], objective: Objective, token_budget: int, merging: Merging = "auto"
+) -> tuple[list[MicroBatch], Packing]:
+    """The micro-batches of at most `token_budget` tokens (a longer sample gets its own), and how they came about.
 
-    What all samples begin with (a system message, worked examples) is computed once per micro-batch. Rows are sorted
-    by length, so that attention computes rows of equal length together. The result of an update does not depend on
-    the budget: weights are those of the whole set.
+    The result of an update depends neither on the budget nor on merging: weights are those of the whole set.
     """
     weights = token_weights(samples, objective.aggregation)
     scales = gradient_scale(samples, weights, objective.ratio)
     total_values = sum(len(s.value_targets) for s in samples)
-    shared = _shared_beginning(samples)
-    order = sorted(range(len(samples)), key=lambda i: len(samples[i].token_ids), reverse=True)
-    batches: list[list[int]] = []
-    room = 0
-    for i in order:
-        length = len(samples[i].token_ids) - shared
-        if length > room:
-            batches.append([])
-            room = token_budget - shared
-        batches[-1].append(i)
-        room -= length
-    return [_micro_batch(samples, rows, weights, scales, shared, total_values) for rows in batches]
-
-
-def _shared_beginning(samples: Sequence[Sample]) -> int:
-    """How many leading tokens all samples share; 0 where computing them once would save next to nothing.
-
-    The last prompt token is never among them: each row reads its own first prediction there.
-    """
-    first = samples[0].token_ids
-    length = min(s.prompt_length for s in samples) - 1
-    for sample in samples:
-        differs = np.flatnonzero(sample.token_ids[:length] != first[:length])
-        length = int(differs[0]) if len(differs) else length
-    saved = length * (len(samples) - 1)
-    return length if saved >= sum(len(s.token_ids) for s in samples) // 5 else 0
+    packing = pack([s.token_ids for s in samples], token_budget, merging)
+    return [_micro_batch(samples, part, weights, scales, total_values) for part in packing.parts], packing
 
 
 def _micro_batch(
-    every: Sequence[Sample],
-    rows: Sequence[int],
-    weights: Sequence[Floats],
-    scales: Sequence[Floats],
-    shared: int,
-    total_values: int,
+    every: Sequence[Sample], part: Part, weights: Sequence[Floats], scales: Sequence[Floats], total_values: int
 ) -> MicroBatch:
-    samples = [every[i] for i in rows]
-    lengths = [len(s.token_ids) - shared for s in samples]
-    # where each row's token 0 would stand, were its shared tokens laid down before its own
-    starts = np.cumsum([0, *lengths[:-1]])
-    predicting = [
-        np.arange(o + s.prompt_length - 1, o + len(s.token_ids) - 1) for s, o in zip(samples, starts, strict=True)
-    ]
-    value_at = [np.arange(len(s.value_targets)) + o + s.prompt_length - 1 for s, o in zip(samples, starts, strict=True)]
-    values = sum(len(v) for v in value_at)
+    samples, tree = [every[i] for i in part.rows], part.tree
+    starts = [s.prompt_length - 1 for s in samples]
+    predicting = [tree.places(row, start, tree.lengths[row] - 1) for row, start in enumerate(starts)]
+    value_at = [tree.places(row, start, start + len(samples[row].value_targets)) for row, start in enumerate(starts)]
+    read, of_token = np.unique(
+        np.concatenate([_by_temperature(at, s.temperature) for at, s in zip(predicting, samples, strict=True)]),
+        return_inverse=True,
+    )
     return MicroBatch(
-        shared=shared,
-        lengths=tuple(lengths),
-        ids=_int64([samples[0].token_ids[:shared], *(s.token_ids[shared:] for s in samples)]),
-        positions=_int64([np.arange(shared), *(np.arange(shared, len(s.token_ids)) for s in samples)]),
-        samples=tuple(rows),
-        predicting=_int64(predicting),
+        plan=TreeAttention(tree),
+        ids=_int64([tree.ids]),
+        positions=_int64([tree.positions]),
+        samples=part.rows,
+        read=_int64([read["place"]]),
+        scales=_float32([read["temperature"]]),
+        predicting=_int64([of_token]),
         targets=_int64([s.token_ids[s.prompt_length :] for s in samples]),
         row=_int64([np.full(len(s.advantages), i) for i, s in enumerate(samples)]),
         logprobs=_float32([s.logprobs for s in samples]),
         old_logprobs=_float32([s.old_logprobs if len(s.old_logprobs) else s.logprobs for s in samples]),
         reference_logprobs=_float32([s.reference_logprobs for s in samples]),
-        ratio_scale=_float32([scales[i] for i in rows]),
+        ratio_scale=_float32([scales[i] for i in part.rows]),
         advantages=_float32([s.advantages for s in samples]),
-        weights=_float32([weights[i] for i in rows]),
-        temperatures=_float32([np.full(len(s.advantages), s.temperature) for s in samples]),
+        weights=_float32([weights[i] for i in part.rows]),
         value_at=_int64(value_at),
         value_targets=_float32([s.value_targets for s in samples]),
         old_values=_float32([s.old_values for s in samples]),
-        value_weights=torch.full((values,), 1 / max(total_values, 1)),
+        value_weights=torch.full((sum(map(len, value_at)),), 1 / max(total_values, 1)),
     )
+
+
+_READ = np.dtype([("place", np.int64), ("temperature", np.float32)])
+
+
+def _by_temperature(places: Places, temperature: float) -> np.ndarray:
+    found = np.empty(len(places), _READ)
+    found["place"], found["temperature"] = places, temperature
+    return found
 
 
 def _int64(parts: Sequence[np.ndarray]) -> Tensor:

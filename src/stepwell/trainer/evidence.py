@@ -94,7 +94,8 @@ class Evidence:
         return found
 
     def _scores(self, rows: Sequence[Scored]) -> list[Floats]:
-        return response_logprobs(self._learner.policy, rows, self._learner.config.micro_batch_tokens)
+        config = self._learner.config
+        return response_logprobs(self._learner.policy, rows, config.micro_batch_tokens, config.tree)
 
     def _reference(self, rows: Sequence[Scored]) -> list[Floats]:
         with self.snapshots["reference"].in_place(self._learner.policy):

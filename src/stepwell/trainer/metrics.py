@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.prefix_tree.pack import Packing
 from stepwell.trainer.losses import kl_estimate
 from stepwell.trainer.ratios import MAX_LOG_RATIO
 from stepwell.types import Sample
@@ -36,6 +37,9 @@ class Totals:
     correction: float = 0.0
     masked: float = 0.0
     grad_norms: float = 0.0
+    flat_tokens: int = 0
+    tree_tokens: int = 0
+    tree_seconds: float = 0.0
 
     @torch.no_grad()
     def tokens_seen(self, new_m: Tensor, old_m: Tensor, rollout_m: Tensor, reference_m: Tensor) -> None:
@@ -53,6 +57,12 @@ class Totals:
             self.ratio_max = max(self.ratio_max, float(ratio.max()))
             self.ratio_error = max(self.ratio_error, float((ratio - 1).abs().max()))
             self.gap_max = max(self.gap_max, float(gap.max()))
+
+    def packed(self, packing: Packing, seconds: float) -> None:
+        """How the samples of an optimiser step became micro-batches, and how long that took."""
+        self.flat_tokens += packing.flat_tokens
+        self.tree_tokens += packing.tokens
+        self.tree_seconds += seconds
 
     def named(self, samples: Sequence[Sample], *, corrected: bool = False) -> dict[str, float]:
         """All of it by name, with what is known of the `samples` that the update trained on."""
@@ -74,6 +84,9 @@ class Totals:
             "trained_steps": float(len(samples)),
             "trained_tokens": float(sum(len(s.token_ids) for s in samples)),
             "response_tokens": float(sum(len(s.advantages) for s in samples)),
+            "tree_tokens": float(self.tree_tokens),
+            "tree_ratio": self.tree_tokens / max(self.flat_tokens, 1),
+            "seconds_tree": self.tree_seconds,
         }
         if any(len(s.reference_logprobs) for s in samples):
             metrics["reference_kl"] = self.reference_kl / tokens

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
+from stepwell.policy.tree_attention import laid_out
+from stepwell.prefix_tree.pack import Merging, pack
+from stepwell.prefix_tree.tree import PrefixTree
 from stepwell.types import NO_FLOATS, Floats, Ids, Sample
 
 
@@ -30,75 +31,42 @@ class Scored:
         return cls(sample.token_ids[:cut], sample.token_ids[cut:], sample.temperature)
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Rows end to end, for one forward pass."""
-
-    ids: Tensor
-    """int64 [N]."""
-    positions: Tensor
-    """int64 [N], from 0 in each row."""
-    plan: PackedRows
-    starts: tuple[int, ...]
-    """Where each row begins."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Ids]) -> "Packed":
-        """Pack `rows`, at least one."""
-        lengths = [len(row) for row in rows]
-        return cls(
-            torch.from_numpy(np.concatenate(rows).astype(np.int64)),
-            torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])),
-            PackedRows(lengths),
-            tuple(np.cumsum([0, *lengths[:-1]]).tolist()),
-        )
-
-
-def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Which rows go together into passes of at most `budget` tokens: those of similar length; a longer one alone."""
-    parts: list[list[int]] = []
-    room = 0
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if lengths[i] > room:
-            parts.append([])
-            room = budget
-        parts[-1].append(i)
-        room -= lengths[i]
-    return parts
-
-
 @torch.no_grad()
-def response_logprobs(policy: Policy, rows: Sequence[Scored], token_budget: int) -> list[Floats]:
+def response_logprobs(
+    policy: Policy, rows: Sequence[Scored], token_budget: int, merging: Merging = "auto"
+) -> list[Floats]:
     """Log-probability of each response token, nats, float32 [R] per row; passes have at most `token_budget` tokens."""
     found: list[Floats] = [NO_FLOATS] * len(rows)
-    lengths = [len(row.prompt_ids) + len(row.response_ids) for row in rows]
-    for part in passes(lengths, token_budget):
-        for place, logprobs in zip(part, _one_pass(policy, [rows[i] for i in part]), strict=True):
-            found[place] = logprobs
+    whole = [np.concatenate([row.prompt_ids, row.response_ids]) for row in rows]
+    for part in pack(whole, token_budget, merging).parts:
+        scores = _one_pass(policy, part.tree, [rows[i] for i in part.rows])
+        for i, logprobs in zip(part.rows, scores, strict=True):
+            found[i] = logprobs
     return found
 
 
-def _one_pass(policy: Policy, rows: Sequence[Scored]) -> list[Floats]:
-    packed = Packed.of([np.concatenate([row.prompt_ids, row.response_ids]) for row in rows])
-    hidden = policy.hidden(packed.ids, packed.positions, packed.plan)
-    before = [start + len(row.prompt_ids) - 1 for row, start in zip(rows, packed.starts, strict=True)]
-    places = [np.arange(at, at + len(row.response_ids)) for row, at in zip(rows, before, strict=True)]
+def _one_pass(policy: Policy, tree: PrefixTree, rows: Sequence[Scored]) -> list[Floats]:
+    hidden = policy.hidden(*laid_out(tree))
+    before = [len(row.prompt_ids) - 1 for row in rows]
+    places = [tree.places(i, b, b + len(row.response_ids)) for i, (b, row) in enumerate(zip(before, rows, strict=True))]
     at = torch.from_numpy(np.concatenate(places))
     scale = torch.from_numpy(np.concatenate([np.full(len(r.response_ids), r.temperature, np.float32) for r in rows]))
+    targets = torch.from_numpy(np.concatenate([row.response_ids for row in rows]).astype(np.int64))
     logp = (policy.logits(hidden[at]) / scale[:, None]).log_softmax(-1)
-    chosen = logp.gather(1, packed.ids[at + 1][:, None]).squeeze(1).numpy()
+    chosen = logp.gather(1, targets[:, None]).squeeze(1).numpy()
     return np.split(chosen, np.cumsum([len(r.response_ids) for r in rows])[:-1])
 
 
 @torch.no_grad()
-def state_values(policy: Policy, rows: Sequence[Ids], starts: Sequence[int], token_budget: int) -> list[Floats]:
+def state_values(
+    policy: Policy, rows: Sequence[Ids], starts: Sequence[int], token_budget: int, merging: Merging = "auto"
+) -> list[Floats]:
     """The critic's values after each token of a row from place `starts` on: float32 [len(row) - start] per row."""
     found: list[Floats] = [NO_FLOATS] * len(rows)
-    for part in passes([len(row) for row in rows], token_budget):
-        packed = Packed.of([rows[i] for i in part])
-        hidden = None if policy.own_critic else policy.hidden(packed.ids, packed.positions, packed.plan)
-        states = policy.critic_states(hidden, packed.ids, packed.positions, packed.plan)
+    for part in pack(rows, token_budget, merging).parts:
+        packed = laid_out(part.tree)
+        states = policy.critic_states(None if policy.own_critic else policy.hidden(*packed), *packed)
         values = policy.values(states).numpy()
-        for i, begin in zip(part, packed.starts, strict=True):
-            found[i] = values[begin + starts[i] : begin + len(rows[i])]
+        for place, i in enumerate(part.rows):
+            found[i] = values[part.tree.places(place, starts[i])]
     return found

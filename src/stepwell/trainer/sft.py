@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stepwell.policy.attention import PackedRows
 from stepwell.policy.model import Policy
+from stepwell.policy.tree_attention import laid_out
+from stepwell.prefix_tree.tree import merged
 from stepwell.types import Ids
 
 
@@ -29,13 +30,12 @@ def supervised_update(
 
     The policy's version does not change: warm-up comes before the first version that is served.
     """
-    rows = sorted(rows, key=lambda row: len(row.ids))  # neighbours of equal length are computed together
-    lengths = [len(row.ids) for row in rows]
-    ids = torch.from_numpy(np.concatenate([row.ids for row in rows]).astype(np.int64))
-    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths]))
-    produced = torch.from_numpy(np.flatnonzero(np.concatenate([row.mask for row in rows])))
-    hidden = policy.hidden(ids, positions, PackedRows(lengths))
-    loss = torch.nn.functional.cross_entropy(policy.logits(hidden[produced - 1]), ids[produced])
+    tree = merged([row.ids for row in rows])
+    places = [(tree.places(i), np.flatnonzero(row.mask)) for i, row in enumerate(rows)]
+    predicting = torch.from_numpy(np.concatenate([at[produced - 1] for at, produced in places]))
+    targets = torch.from_numpy(np.concatenate([row.ids[row.mask] for row in rows]).astype(np.int64))
+    hidden = policy.hidden(*laid_out(tree))
+    loss = torch.nn.functional.cross_entropy(policy.logits(hidden[predicting]), targets)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.trainable_parameters(), grad_clip)
