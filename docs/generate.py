@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 import stepwell
 from stepwell.algorithms.presets import Preset, load_preset, preset_names
 from stepwell.config import Config
+from stepwell.engines.base import CacheUse
 from stepwell.errors import MissingDependency
 from stepwell.gateway.app import create_app
 from stepwell.gateway.gate import Gate
@@ -199,7 +200,7 @@ def _bodies() -> str:
 
 
 def _metrics() -> str:
-    anything: Any = SimpleNamespace(policy_version=0)
+    anything: Any = SimpleNamespace(policy_version=0, cache_use=CacheUse())
     meters = Meters(anything, Gate(1, 1.0))
     labels = {m._name: ", ".join(m._labelnames) for m in vars(meters).values() if isinstance(m, MetricWrapperBase)}
     rows = []

@@ -60,7 +60,8 @@ def test_the_route_reference_names_every_route_of_the_gateway(app: FastAPI) -> N
 
 def _routed(app: FastAPI) -> set[str]:
     """What the router answers, without the base URLs, below which each route for agents is the same."""
-    base = re.compile(r"^(/t/\{trajectory\})?(/v1)*(?=/(chat|completions|responses|messages|embeddings|models|api)|$)")
+    ends = "chat|completions|responses|messages|tokenize|embeddings|models|api"
+    base = re.compile(rf"^(/t/\{{trajectory\}})?(/v1)*(?=/({ends})|$)")
     paths = [
         (route, base.sub("", route.path).replace(":path}", "}")) for route in app.routes if isinstance(route, Route)
     ]

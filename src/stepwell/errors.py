@@ -31,6 +31,10 @@ class Conflict(StepwellError):
     """The request contradicts a stored fact: the same id with other content, or a step after the trajectory's end."""
 
 
+class ForkRefused(Conflict):
+    """A trajectory cannot go on twice from that state: its environment, or its agent, does not do the same again."""
+
+
 class ContextOverflow(InvalidRequest):
     """Prompt and requested completion do not fit in the model's context window."""
 
@@ -91,3 +95,4 @@ class MissingDependency(StepwellError, ImportError):
 
 class NonFiniteUpdate(StepwellError, ArithmeticError):
     """The loss or its gradient is NaN or infinite; the weights were left as they were."""
+

@@ -249,6 +249,11 @@ class Step(_ByValue):
             )
 
     @property
+    def token_ids(self) -> Ids:
+        """int32 [P+R]: prompt, then response; the row that a trainer makes of it."""
+        return np.concatenate([self.prompt_ids, self.response_ids])
+
+    @property
     def trainable(self) -> bool:
         """Whether a trainer may use it: the agent's own work, and tokens, at least one, known from the sampler."""
         known = self.token_source == "engine" and len(self.response_ids) > 0

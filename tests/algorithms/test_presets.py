@@ -72,8 +72,8 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
         "response_tokens": 1024,
         "max_steps": 20,
     },
-    "rtpo-paper": {**RTPO, **clip(0.2, 0.2), "group_size": 2},
-    "rtpo-loo": {**RTPO, **clip(0.2, 0.2), "group_size": 4},
+    "rtpo-paper": {**RTPO, **clip(0.2, 0.2), "group_size": 2, "trunks": 4},
+    "rtpo-loo": {**RTPO, **clip(0.2, 0.2), "group_size": 4, "trunks": 4},
     "agentopsd": {"mixing": 0.5, "band": 0.2, "decay": 0.95},
     "opsd": {"clip": 5.0, "response_tokens": 2048},
     "sdpo": {
@@ -144,6 +144,7 @@ CHOSEN: dict[str, dict[str, object]] = {
     "rloo": {"use": "rloo", "ratio": "token", "aggregation": "per_step", "kl_estimator": "k1", "kl_in": "reward"},
     "rtpo-loo": {
         "use": "rtpo",
+        "order": "reverse",
         "baseline": "leave_one_out",
         "scale": "none",
         "zero_advantage": "keep",
@@ -154,6 +155,7 @@ CHOSEN: dict[str, dict[str, object]] = {
     },
     "rtpo-paper": {
         "use": "rtpo",
+        "order": "reverse",
         "baseline": "mean",
         "scale": "none",
         "zero_advantage": "keep",

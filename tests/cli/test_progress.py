@@ -16,8 +16,10 @@ def line(**metrics: float) -> str:
 
 def test_an_update_is_one_line_of_its_metrics() -> None:
     everything = {"entropy": 1.25, "approx_kl": 0.002, "ratio_error": 1e-7, "seconds_collect": 2.0, "lr": 1.0}
-    assert line(reward_mean=0.5, **everything, seconds_learn=3.04) == (
-        "update    3  reward  0.500  entropy  1.250  kl 2.0e-03  |ratio-1| 1.0e-07  collect   2.0s  learn   3.0s\n"
+    everything |= {"prefix_cache_hit_rate": 0.834, "tree_ratio": 0.17, "tree_tokens": 700.0, "seconds_learn": 3.04}
+    assert line(reward_mean=0.5, **everything) == (
+        "update    3  reward  0.500  entropy  1.250  kl 2.0e-03  |ratio-1| 1.0e-07  "
+        "cache  83%  tree  17%  collect   2.0s  learn   3.0s\n"
     )
 
 

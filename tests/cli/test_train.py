@@ -152,6 +152,19 @@ def test_a_run_that_went_on_from_a_checkpoint_has_bit_for_bit_the_weights_of_the
     assert all(torch.equal(straight[name], stopped[name]) for name in straight)
 
 
+def test_each_update_says_what_the_engine_and_the_trainer_did_not_compute_twice(tmp_path: Path) -> None:
+    """Siblings share their prompt, and each step goes on from the one before."""
+    with training_run(lookup("trainer.updates=2"), tmp_path) as run:
+        updates = asyncio.run(run.train())
+        use = run.served.engine.cache_use
+    for metrics in (dict(update.metrics) for update in updates):
+        assert 0.5 < metrics["prefix_cache_hit_rate"] < 1
+        assert metrics["tree_ratio"] == metrics["tree_tokens"] / metrics["trained_tokens"] < 0.7
+        assert metrics["seconds_tree"] > 0
+    rates = [dict(update.metrics)["prefix_cache_hit_rate"] for update in updates]
+    assert min(rates) <= use.hit_rate <= max(rates)
+
+
 def test_a_critic_with_a_model_of_its_own_begins_as_the_policy_is_after_its_warm_up(tmp_path: Path) -> None:
     with training_run(lookup("policy.critic=model"), tmp_path) as run:
         policy = run.served.policy

@@ -85,6 +85,24 @@ async def test_a_prompt_is_decoded_when_it_is_opened(user: User) -> None:
     await user.should_see("<b>1</b><b>2</b><b>3</b>")
 
 
+async def test_what_merging_saves_in_the_group_is_worked_out_when_it_is_opened(user: User) -> None:
+    await user.open("/trajectory/traj-1")
+    await user.should_not_see("trainable steps: 2")
+    for panel in user.find("What training saves by merging shared prefixes").elements:
+        panel.set_value(True)
+    await user.should_see("trainable steps: 2; their tokens: 14, of which an update computes 9 (64.3%)")
+    (picture,) = (element for element in user.find(ui.html).elements if "position: absolute" in element.content)
+    assert 'title="9 tokens from position 0, in 2 of 2 rows"' in picture.content
+
+
+async def test_a_group_that_cannot_be_read_is_said_so_where_its_tree_would_be(user: User, pool: SQLitePool) -> None:
+    await user.open("/trajectory/traj-1")
+    pool.close()
+    for panel in user.find("What training saves by merging shared prefixes").elements:
+        panel.set_value(True)
+    await user.should_see("The group cannot be read")
+
+
 async def test_the_markup_of_a_page_holds_no_stored_text_unescaped(user: User) -> None:
     await user.open("/trajectory/traj-1")
     contents = [element.content for element in user.find(ui.html).elements]

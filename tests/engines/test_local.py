@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stepwell.algorithms.objective import Objective
-from stepwell.engines.base import Generation
+from stepwell.engines.base import CacheUse, Generation
 from stepwell.engines.local import LocalEngine
 from stepwell.errors import EngineError
 from stepwell.policy.kv_cache import KVSlots
@@ -39,8 +39,8 @@ async def sample(engine: LocalEngine, prompt: np.ndarray, max_tokens: int = 4) -
 async def test_siblings_that_arrive_together_compute_their_prompt_once(engine: LocalEngine) -> None:
     prompt = random_ids(50)
     await asyncio.gather(*(sample(engine, prompt) for _ in range(4)))
-    assert engine.prompt_tokens == 200
-    assert engine.reused_tokens == 3 * 49  # all but the last token, whose logits each needs
+    assert engine.cache_use.prompt_tokens == 200
+    assert engine.cache_use.reused_tokens == 3 * 49  # all but the last token, whose logits each needs
 
 
 async def test_the_next_step_computes_only_what_is_new(engine: LocalEngine) -> None:
@@ -48,16 +48,16 @@ async def test_the_next_step_computes_only_what_is_new(engine: LocalEngine) -> N
     answer = await sample(engine, prompt)
     await sample(engine, np.array([*prompt, *answer, 1, 2], np.int32))
     # the last sampled token never ran: nothing was sampled after it
-    assert engine.reused_tokens == 30 + len(answer) - 1
+    assert engine.cache_use.reused_tokens == 30 + len(answer) - 1
 
 
 async def test_as_many_trajectories_as_slots_keep_their_prefixes(engine: LocalEngine) -> None:
     prompts = [random_ids(30, seed) for seed in range(4)]
     answers = await asyncio.gather(*(sample(engine, prompt) for prompt in prompts))
-    before = engine.reused_tokens
+    before = engine.cache_use.reused_tokens
     for prompt, answer in zip(prompts, answers, strict=True):
         await sample(engine, np.array([*prompt, *answer, 1], np.int32))
-    assert engine.reused_tokens - before == 4 * (30 + 3)
+    assert engine.cache_use.reused_tokens - before == 4 * (30 + 3)
 
 
 async def test_after_an_update_nothing_is_reused(engine: LocalEngine, policy: Policy) -> None:
@@ -65,7 +65,47 @@ async def test_after_an_update_nothing_is_reused(engine: LocalEngine, policy: Po
     with policy.writing():
         policy.version += 1
     await sample(engine, random_ids(30))
-    assert engine.reused_tokens == 0
+    assert engine.cache_use.reused_tokens == 0
+
+
+async def test_steps_of_two_trajectories_in_turn_each_go_on_from_their_own_last_step(engine: LocalEngine) -> None:
+    """Both begin with the same 20 tokens; between two steps of the one the other takes one."""
+    system = random_ids(20)
+    histories = [np.array([*system, *random_ids(10, seed)], np.int32) for seed in (1, 2)]
+    for history in histories:
+        await sample(engine, history)
+    assert engine.cache_use.reused_tokens == 20
+    for _ in range(3):
+        for which in (0, 1):
+            answer = await sample(engine, histories[which])
+            histories[which] = np.array([*histories[which], *answer, 1, 2, 3], np.int32)
+    before = engine.cache_use
+    for history in histories:
+        await sample(engine, history)
+    use = engine.cache_use.since(before)
+    # four are new to the cache: the last sampled token, after which nothing was sampled, and what was observed
+    assert use.reused_tokens == sum(len(history) - 4 for history in histories)
+    assert use.hit_rate == pytest.approx(1 - 8 / use.prompt_tokens)
+
+
+async def test_a_group_asks_for_its_prompt_once_while_another_trajectory_is_sampled(engine: LocalEngine) -> None:
+    other, prompt = random_ids(40, 1), random_ids(50)
+    await asyncio.gather(sample(engine, other, 12), *(sample(engine, prompt) for _ in range(3)))
+    assert engine.cache_use == CacheUse(40 + 150, 2 * 49)
+
+
+async def test_a_new_policy_version_finds_nothing_in_the_cache_and_then_what_it_computed_itself(
+    engine: LocalEngine, policy: Policy
+) -> None:
+    prompt = random_ids(30)
+    await asyncio.gather(*(sample(engine, prompt) for _ in range(2)))
+    before = engine.cache_use
+    with policy.writing():
+        policy.version += 1
+    await sample(engine, prompt)
+    assert engine.cache_use.since(before) == CacheUse(30, 0)
+    await sample(engine, prompt)
+    assert engine.cache_use.since(before) == CacheUse(60, 29)
 
 
 def test_readers_in_many_event_loops_are_served_at_once(engine: LocalEngine, policy: Policy) -> None:
@@ -103,10 +143,10 @@ async def test_a_failure_while_requests_are_admitted_is_told_to_all_who_wait_and
     assert [str(failure) for failure in failures] == ["sampling failed: no memory for a slot"] * 6
     answers = await asyncio.gather(*(sample(engine, random_ids(20, seed)) for seed in range(4)))
     assert len(answers) == 4
-    before = engine.reused_tokens
+    before = engine.cache_use.reused_tokens
     for seed, answer in enumerate(answers):  # four slots kept their prefixes, so none was lost
         await sample(engine, np.array([*random_ids(20, seed), *answer, 1], np.int32))
-    assert engine.reused_tokens - before == 4 * (20 + 3)
+    assert engine.cache_use.reused_tokens - before == 4 * (20 + 3)
 
 
 async def test_closing_tells_every_reader_and_refuses_newcomers(policy: Policy) -> None:

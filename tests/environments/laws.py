@@ -4,15 +4,23 @@ To put an environment under them, add a `Case`: how to make its task set, and on
 assistant messages that brings any of its episodes to an end at the last message of the script.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from stepwell.environments.chain import ChainConfig
+from stepwell.environments.functions import FunctionsConfig
 from stepwell.environments.lookup import LookupConfig
+from stepwell.environments.math_python import MathPythonConfig
 from stepwell.environments.search_qa import SearchQAConfig
+from stepwell.errors import ConfigError, MissingDependency
 from stepwell.rendering.messages import Message, ToolCall
-from stepwell.rollout.env import Environment, Outcome, TaskSet
+from stepwell.rollout.env import Outcome, TaskSet
+from stepwell.rollout.episode import Episode
 
 Script = tuple[Message, ...]
 
@@ -38,10 +46,28 @@ def call(name: str, **arguments: object) -> Message:
     return Message(role="assistant", tool_calls=(ToolCall(id=f"call-{name}", name=name, arguments=text),))
 
 
-def play(environment: Environment, task_id: str, script: Sequence[Message]) -> list[Outcome]:
-    """Reset and apply the script."""
-    environment.reset(task_id)
-    return [environment.step(action) for action in script]
+def play(tasks: TaskSet, task_id: str, script: Sequence[Message], seed: int = 0) -> list[Outcome]:
+    """What a script brings in a fresh episode."""
+
+    async def played() -> list[Outcome]:
+        episode = await Episode.begin(tasks, task_id, seed=seed)
+        try:
+            return [await episode.step(action) for action in script]
+        finally:
+            await episode.close()
+
+    return asyncio.run(played())
+
+
+def opened(tasks: TaskSet, task_id: str, seed: int = 0) -> tuple[Message, ...]:
+    """What a task begins with."""
+
+    async def begun() -> tuple[Message, ...]:
+        episode = await Episode.begin(tasks, task_id, seed=seed)
+        await episode.close()
+        return episode.opening
+
+    return asyncio.run(begun())
 
 
 FACTS = (
@@ -68,7 +94,88 @@ def _search_qa(folder: Path) -> TaskSet:
     return SearchQAConfig(dataset="hotpot", path=hotpot_file(folder), max_turns=3, demonstrations=2).build()
 
 
+SHOP = '''
+"""A shop with a basket: tools as methods, a reward, and tasks."""
+
+
+class Shop:
+    def __init__(self, task, seed):
+        self.basket = []
+        self.price = task["price"] + seed
+
+    def add(self, item: str, count: int = 1) -> str:
+        """Put something into the basket.
+
+        Args:
+            item: What.
+            count: How many.
+        """
+        if count < 1:
+            raise ValueError("count must be at least 1")
+        self.basket += [item] * count
+        return f"{len(self.basket)} in the basket"
+
+    async def total(self) -> int:
+        """What the basket costs."""
+        return self.price * len(self.basket)
+
+
+def reward(played):
+    return {"right": float(played.answer == str(len(played.world.basket))), "calls": 0.1 * len(played.calls)}
+
+
+TASKS = [{"prompt": f"Buy {n} apples, and say how many you have.", "price": n, "type": "fruit"} for n in range(1, 21)]
+'''
+
+
+def shop_file(folder: Path) -> Path:
+    """A file of our own that makes an environment of Python functions."""
+    path = folder / "shop.py"
+    path.write_text(SHOP, encoding="utf-8")
+    return path
+
+
+def _functions(folder: Path, **settings: object) -> TaskSet:
+    path = shop_file(folder)
+    names = {"tools": f"{path}:Shop", "reward": f"{path}:reward", "tasks": f"{path}:TASKS"}
+    return FunctionsConfig.model_validate({**names, "max_turns": 3, **settings}).build()
+
+
+_SHOPPING: tuple[Script, ...] = (
+    (call("add", item="apple", count=2), call("total"), say("2")),
+    (call("add", item="apple", count=0), call("nonsense"), call("add", count="two")),
+    (say("0"),),
+)
+
+
+def _math(sandbox: str) -> TaskSet:
+    try:
+        return MathPythonConfig.model_validate({"max_turns": 3, "sandbox": {"use": sandbox, "seconds": 20}}).build()
+    except (MissingDependency, ConfigError) as error:
+        pytest.skip(str(error))
+
+
+_COMPUTING: tuple[Script, ...] = (
+    (call("python", code="import random\nx = 6\nprint(x, random.random())"), call("python", code="print(x)"), say("6")),
+    (call("python", code="1 / 0"), call("nonsense"), call("python", text="wrong key")),
+    (call("answer", text="42"),),
+)
+
+
 CASES: tuple[Case, ...] = (
+    Case(
+        "chain",
+        lambda _: ChainConfig(turns=3).build(),
+        (
+            (call("act", action="a"), say("b"), call("act", action="c")),
+            (say("north"), call("nonsense"), call("act", text="wrong key")),
+        ),
+    ),
+    Case("functions", _functions, _SHOPPING),
+    Case("functions-copy", lambda folder: _functions(folder, fork="copy"), _SHOPPING),
+    Case("functions-never", lambda folder: _functions(folder, fork="never"), _SHOPPING),
+    Case("math_python-monty", lambda _: _math("monty"), _COMPUTING),
+    Case("math_python-bubblewrap", lambda _: _math("bubblewrap"), _COMPUTING),
     Case(
         "lookup",
         lambda _: LookupConfig(max_turns=3).build(),

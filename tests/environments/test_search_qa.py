@@ -26,13 +26,13 @@ def _task_set(data: Path, **settings: object) -> SearchQA:
 
 
 def _rewards(data: Path, *script: Message, **settings: object) -> dict[str, float]:
-    outcome = play(_task_set(data, **settings).make(), "row-0", script)[-1]
+    outcome = play(_task_set(data, **settings), "row-0", script)[-1]
     assert outcome.terminated
     return dict(outcome.reward_parts)
 
 
 def test_a_search_shows_the_best_passage(data: Path) -> None:
-    (outcome,) = play(_task_set(data).make(), "row-0", [SEARCH])
+    (outcome,) = play(_task_set(data), "row-0", [SEARCH])
     (message,) = outcome.messages
     assert message.role == "tool"
     assert message.tool_call_id == SEARCH.tool_calls[0].id
@@ -41,12 +41,12 @@ def test_a_search_shows_the_best_passage(data: Path) -> None:
 
 
 def test_passages_and_words_bound_what_is_shown(data: Path) -> None:
-    (outcome,) = play(_task_set(data, passages=2, passage_words=4).make(), "row-0", [SEARCH])
+    (outcome,) = play(_task_set(data, passages=2, passage_words=4), "row-0", [SEARCH])
     assert [len(line.split()) for line in outcome.messages[0].content.splitlines()] == [5, 5]
 
 
 def test_a_search_without_a_hit_says_so(data: Path) -> None:
-    (outcome,) = play(_task_set(data).make(), "row-0", [call("search", query="zebra")])
+    (outcome,) = play(_task_set(data), "row-0", [call("search", query="zebra")])
     assert outcome.messages[0].content == "No result."
 
 
@@ -86,21 +86,21 @@ def test_a_message_without_a_call_ends_the_episode_with_nothing(data: Path) -> N
     ],
 )
 def test_a_wrong_call_is_answered_with_an_error_and_the_episode_goes_on(data: Path, action: Message, text: str) -> None:
-    wrong, _, last = play(_task_set(data).make(), "row-0", [action, SEARCH, call("answer", text="Marn")])
+    wrong, _, last = play(_task_set(data), "row-0", [action, SEARCH, call("answer", text="Marn")])
     assert [message.content for message in wrong.messages] == [text]
     assert last.terminated
     assert last.reward == 1.0
 
 
 def test_the_turn_limit_truncates_with_nothing(data: Path) -> None:
-    first, second = play(_task_set(data, max_turns=2).make(), "row-0", [SEARCH, SEARCH])
+    first, second = play(_task_set(data, max_turns=2), "row-0", [SEARCH, SEARCH])
     assert not first.truncated
     assert second.truncated
     assert dict(second.reward_parts) == {"answer": 0.0, "format": 0.0}
 
 
 def test_an_answer_in_the_last_turn_still_counts(data: Path) -> None:
-    last = play(_task_set(data, max_turns=2).make(), "row-0", [SEARCH, call("answer", text="Marn")])[-1]
+    last = play(_task_set(data, max_turns=2), "row-0", [SEARCH, call("answer", text="Marn")])[-1]
     assert (last.terminated, last.truncated, last.reward) == (True, False, 1.0)
 
 
@@ -108,7 +108,8 @@ def test_no_step_without_a_running_episode(data: Path) -> None:
     environment = _task_set(data).make()
     with pytest.raises(InvalidRequest, match="reset"):
         environment.step(SEARCH)
-    play(environment, "row-0", [say("done")])
+    environment.reset("row-0")
+    environment.step(say("done"))
     with pytest.raises(InvalidRequest, match="reset"):
         environment.step(SEARCH)
 

@@ -40,6 +40,7 @@ def test_calling_models_needs_the_scope_agent_below_every_base(base):
         "/responses",
         "/messages",
         "/messages/count_tokens",
+        "/tokenize",
         "/embeddings",
     ):
         assert needed_scope("POST", base + rest) == "agent"

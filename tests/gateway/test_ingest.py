@@ -292,3 +292,29 @@ def test_the_pool_client_reports_a_gateway_that_is_not_there():
     with pytest.raises(PoolError, match="does not answer"):
         remote.put(TrajectoryInfo(id="t1"))
     remote.close()
+
+
+def test_the_tree_of_a_group_says_what_merging_saves_and_how_its_rows_hang_together(http, pool):
+    pool.put(GroupInfo(id="g", task_id="t", size=2), TrajectoryInfo(id="a", group_id="g"), TrajectoryInfo(id="b"))
+    grown = {"prompt_ids": [1, 2, 3, 4], "response_ids": [9], "index": 1, "logprobs": [-1]}
+    sibling = {"prompt_ids": [1, 2], "response_ids": [5, 6], "index": 2, "logprobs": [-1, -1]}
+    title = {"prompt_ids": [7], "response_ids": [8], "index": 3, "logprobs": [-1], "side": "title"}
+    pool.put(*(Step(**{**STEP, "id": f"a{i}", "trajectory_id": "a", **more}) for i, more in enumerate(({}, grown))))
+    pool.put(*(Step(**{**more, "id": f"a-{more['index']}", "trajectory_id": "a"}) for more in (sibling, title)))
+    assert http.get("/v1/groups/g/tree").json() == {
+        "rows": 3,
+        "flat_tokens": 3 + 5 + 4,
+        "tokens": 7,
+        "ratio": pytest.approx(7 / 12),
+        "segments": [
+            {"start": 0, "stop": 2, "end": 7, "depth": 0, "parent": -1, "rows": 3},
+            {"start": 2, "stop": 4, "end": 4, "depth": 2, "parent": 0, "rows": 1},
+            {"start": 4, "stop": 7, "end": 7, "depth": 2, "parent": 0, "rows": 2},
+        ],
+    }
+    for query, tokens in (("tree=off", 12), ("budget=5", 9), ("budget=5&tree=on", 9)):
+        answer = http.get(f"/v1/groups/g/tree?{query}").json()
+        assert (answer["tokens"], len(answer["segments"])) == (tokens, 3)
+    assert http.get("/v1/groups/nowhere/tree").status_code == 404
+    assert http.get("/v1/groups/g/tree?budget=0").status_code == 400
+    assert http.get("/v1/groups/g/tree?tree=perhaps").status_code == 400

@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from stepwell.engines.base import CacheUse
 from stepwell.gateway.app import create_app
 from tests.fakes.engines import ScriptedEngine
 
@@ -93,6 +94,17 @@ def test_tokens_steps_and_times_are_measured(http, pool):
     assert measured["stepwell_first_token_seconds_count", ("dialect", "chat")] == 1
     assert measured["stepwell_policy_version",] == 3
     assert (measured["stepwell_calls_running",], measured["stepwell_calls_waiting",]) == (0, 0)
+
+
+def test_the_prefix_cache_of_a_local_engine_is_measured_and_of_others_nothing_is_said(http, renderer, pool):
+    class Local(ScriptedEngine):
+        cache_use = CacheUse(prompt_tokens=200, reused_tokens=147)
+
+    with TestClient(create_app(Local(renderer), renderer, pool)) as local:
+        measured = metrics(local)
+    assert measured["stepwell_prefix_cache_queries_total",] == 200
+    assert measured["stepwell_prefix_cache_hits_total",] == 147
+    assert not [name for name in metrics(http) if "prefix_cache" in name[0]]
 
 
 def test_an_engine_that_fails_is_counted_by_what_failed_before_and_within_a_stream(http, engine):

@@ -155,7 +155,7 @@ def test_calls_over_the_limit_are_429_with_a_time_to_come_back(engine, serve):
     assert httpx.post(url + PATH, json=CALL).status_code == 200
 
 
-@pytest.mark.parametrize("path", [*(door.path for door in DOORS), "/v1/messages/count_tokens", "/v1/embeddings"])
+@pytest.mark.parametrize("path", [*(d.path for d in DOORS), "/v1/messages/count_tokens", "/tokenize", "/v1/embeddings"])
 async def test_a_call_whose_body_has_not_arrived_takes_no_place_from_others(engine, pool, path):
     asked_for_its_body = asyncio.Event()
 

@@ -22,6 +22,7 @@ from stepwell.policy.attention import ATTENTION
 from stepwell.policy.model import Policy, PolicyConfig
 from stepwell.policy.tree_attention import TreeAttention, laid_out
 from stepwell.prefix_tree.tree import separate
+from tests.policy.exact import UNROUNDED, exact
 
 VOCABULARY = 40
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -96,9 +97,22 @@ def several_rows(rows: Sequence[Sequence[int] | np.ndarray | Tensor]) -> tuple[T
     return laid_out(separate([np.asarray(row, np.int32) for row in rows]))
 
 
+def exact_policy(kind: str = "qwen2", settings: dict | None = None, **more) -> Policy:
+    """As `tiny_policy`, in double precision throughout."""
+    policy = tiny_policy(kind, settings=settings, **more)
+    exact(policy.model)
+    exact(policy.critic)
+    return policy
+
+
 def plain_twin(policy: Policy) -> torch.nn.Module:
-    """The same weights in a model that transformers evaluates by itself, with its own eager attention."""
-    twin = tiny_model(policy.model.config, "eager")
+    """The same weights in a model that transformers evaluates by itself, with its own eager attention.
+
+    Of an exact policy, with an attention that rounds as little as everything else there.
+    """
+    double = next(policy.model.parameters()).dtype == torch.float64
+    twin = tiny_model(policy.model.config, UNROUNDED if double else "eager")
+    twin = exact(twin) if double else twin
     twin.load_state_dict(policy.model.state_dict())
     return twin
 

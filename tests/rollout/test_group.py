@@ -9,7 +9,7 @@ from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.env import Outcome
 from stepwell.rollout.group import Collector
-from stepwell.rollout.run import Ending, RolloutConfig
+from stepwell.rollout.run import Ending, EnvironmentPlayer, RolloutConfig
 from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedTasks, endless
 
 GOOD = [GO_ON, DONE]
@@ -17,7 +17,8 @@ BROKEN = [GO_ON, EnvironmentFailed("the browser crashed")]
 
 
 def collector(pool: SQLitePool, tasks: ScriptedTasks, agent: ScriptedAgent | None = None, **config) -> Collector:
-    return Collector(tasks, agent or ScriptedAgent(pool), pool, RolloutConfig(**config))
+    settings = RolloutConfig(**config)
+    return Collector(EnvironmentPlayer(tasks, agent or ScriptedAgent(pool), pool, settings), pool, settings)
 
 
 def statuses(pool: SQLitePool) -> dict[str, int]:
@@ -63,9 +64,8 @@ async def test_no_more_trajectories_run_at_once_than_allowed_and_all_slots_are_u
 
 async def test_everybody_hears_of_every_ending(pool: SQLitePool) -> None:
     endings: list[Ending] = []
-    collecting = Collector(
-        ScriptedTasks([BROKEN, GOOD]), ScriptedAgent(pool), pool, RolloutConfig(), on_ending=endings.append
-    )
+    collecting = collector(pool, ScriptedTasks([BROKEN, GOOD]))
+    collecting.on_ending = endings.append
     await collecting.collect_groups(endless(), 1, 2)
     assert sorted(ending.how for ending in endings) == ["failed", "terminated", "terminated"]
     assert {ending.trajectory_id for ending in endings} == {s.info.id for _, s in pool.trajectories()}

@@ -9,7 +9,7 @@ from stepwell.pool.store import SQLitePool
 from stepwell.rollout.env import Outcome
 from stepwell.rollout.run import Ending, RolloutConfig, record, run_trajectory
 from stepwell.types import Annotation, Trajectory, TrajectoryInfo
-from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedEnvironment, paid
+from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedTasks, paid
 
 CONFIG = RolloutConfig(max_turns=5)
 
@@ -18,7 +18,7 @@ async def play(
     pool: SQLitePool, outcomes: list[Outcome | Exception], agent: ScriptedAgent | None = None, task: str = "task"
 ) -> tuple[Ending, Trajectory]:
     info = TrajectoryInfo(task_id=task)
-    ending = await run_trajectory(info, ScriptedEnvironment(outcomes), agent or ScriptedAgent(pool), pool, CONFIG)
+    ending = await run_trajectory(info, ScriptedTasks([outcomes]), agent or ScriptedAgent(pool), pool, CONFIG)
     return ending, pool.trajectory(info.id)
 
 
@@ -115,7 +115,7 @@ async def test_cancelling_fails_the_trajectory_and_is_passed_on(pool: SQLitePool
 
     info = TrajectoryInfo(task_id="task")
     agent = ScriptedAgent(pool, lambda turn: hang() if turn else None)
-    task = asyncio.create_task(run_trajectory(info, ScriptedEnvironment([GO_ON] * 3), agent, pool, CONFIG))
+    task = asyncio.create_task(run_trajectory(info, ScriptedTasks([[GO_ON] * 3]), agent, pool, CONFIG))
     await inside.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

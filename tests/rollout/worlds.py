@@ -9,7 +9,7 @@ from stepwell.errors import NotFound
 from stepwell.pool.base import Pool
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rollout.agent import Action
-from stepwell.rollout.env import Environment, Outcome
+from stepwell.rollout.env import Outcome
 from stepwell.types import Step
 
 GO_ON = Outcome(messages=(Message(role="user", content="go on"),))
@@ -29,7 +29,7 @@ class ScriptedEnvironment:
     taken: list[Message] = field(default_factory=list)
     tools: tuple[Tool, ...] = ()
 
-    def reset(self, task_id: str) -> tuple[Message, ...]:
+    def reset(self, task_id: str, *, seed: int = 0) -> tuple[Message, ...]:
         if task_id == "missing":
             raise NotFound("there is no such task")
         self.taken.clear()
@@ -54,7 +54,7 @@ class ScriptedTasks:
     def tasks(self, split: str) -> Sequence[str]:
         return [f"{split}-{number}" for number in range(100)]
 
-    def make(self) -> Environment:
+    def make(self) -> ScriptedEnvironment:
         script = self.scripts[min(self.made, len(self.scripts) - 1)]
         self.made += 1
         return ScriptedEnvironment(script)
@@ -86,6 +86,9 @@ class ScriptedAgent:
             return Action(Message(role="assistant", content=f"turn {turn}"), step.id)
         finally:
             self.running -= 1
+
+    async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        return sum(len(message.content.split()) for message in messages)
 
     async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         turn = sum(message.role == "assistant" for message in messages)

@@ -122,13 +122,14 @@ class Bench:
         self.trained += marks
         self.diary.entries.append(f"train {len(set(marks))} groups")
 
-    async def collect(self, count: int, held: Sequence[str] = ()) -> None:
+    async def collect(self, count: int, held: Sequence[str] = ()) -> int:
         """Samples groups by the policy as it is now."""
         self.collected.append(count)
         self.held.append(list(held))
         self.diary.entries.append(f"collect {count}")
         for _ in range(count):
             self.pool.put(*group_records(f"new-{self.pool.stats().groups}", self.learner.policy.version))
+        return count
 
     async def train(self, trainer: Trainer, collect: Callable | None = None) -> list[UpdateInfo]:
         return [update async for update in trainer.updates(collect or self.collect)]
@@ -154,6 +155,16 @@ async def test_an_update_is_leased_trained_recorded_checkpointed_and_only_then_a
     assert [path.name for path in checkpoints(bench.folder / "checkpoints")] == ["000001"]
 
 
+async def test_what_others_measured_while_the_groups_were_collected_is_among_the_metrics_of_the_update(
+    bench: Bench,
+) -> None:
+    measured = iter([{"prefix_cache_hit_rate": 0.5}, {}])
+    updates = bench.trainer().updates(bench.collect, lambda: next(measured))
+    first, second = [dict(update.metrics) async for update in updates]
+    assert first["prefix_cache_hit_rate"] == 0.5
+    assert "prefix_cache_hit_rate" not in second
+
+
 async def test_ready_groups_are_used_before_new_ones_are_collected(bench: Bench) -> None:
     bench.pool.put(*group_records("a"))
     await bench.train(bench.trainer(updates=1))
@@ -164,9 +175,10 @@ async def test_ready_groups_are_used_before_new_ones_are_collected(bench: Bench)
 
 
 async def test_a_collector_that_comes_back_short_is_asked_again_for_what_is_missing(bench: Bench) -> None:
-    async def one_at_a_time(count: int, held: Sequence[str]) -> None:
+    async def one_at_a_time(count: int, held: Sequence[str]) -> int:
         bench.collected.append(count)
         bench.pool.put(*group_records(f"c{count}"))
+        return count
 
     await bench.train(bench.trainer(updates=1, groups_per_update=3), one_at_a_time)
     assert bench.collected == [3, 2, 1]

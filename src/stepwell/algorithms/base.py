@@ -88,6 +88,20 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """An update trains one turn of trajectories, the trunks, which is taken anew by a group of siblings each.
+
+    All trunks' turns have an update each, one after the other, and the policy that is current then takes them anew and
+    plays on to the end. Then there are new trunks.
+    """
+
+    order: Literal["reverse", "forward"] = "reverse"
+    """Which turn comes first: the last, or the first."""
+    trunks: int = 1
+    """Trajectories of each task that siblings are forked from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """A credit assignment with the objective that it is trained with."""
 
@@ -106,6 +120,8 @@ class Algorithm:
     """What is worth knowing of a group, by name: an update's metrics have the mean over the groups that tell it."""
     regroup: Callable[[Sequence[Group]], Sequence[Group]] | None = None
     """What an update's groups become before anything else; None: they stay."""
+    siblings: Siblings | None = None
+    """What a group is collected as; None: trajectories of one task from its beginning."""
     sweep: Sweep | None = None
     """How an update is cut into optimiser steps; None: as the trainer is set."""
     whiten: Scope = "none"

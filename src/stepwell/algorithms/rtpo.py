@@ -2,8 +2,8 @@
 
 A group is a set of siblings, forked from one trajectory at its step k (`GroupInfo.origin_index`). Each takes step k
 anew and plays on to the end with the policy that is current. Only the tokens of step k are trained; what came before
-is shared, and what comes after only shows what step k was worth. Turns are trained from the last to the first, which is
-a matter of which groups a rollout makes. Of a group without an origin k would be the first step
+is shared, and what comes after only shows what step k was worth. Turns are trained from the last to the first: which
+groups are collected says `Algorithm.siblings`. Of a group without an origin k would be the first step
 (`plain_groups`).
 """
 
@@ -13,9 +13,18 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig, Doubles, Inputs, Objective, broadcast, known_reward
+from stepwell.algorithms.base import (
+    Algorithm,
+    AlgorithmConfig,
+    Doubles,
+    Inputs,
+    Objective,
+    Siblings,
+    broadcast,
+    known_reward,
+)
 from stepwell.algorithms.decisions import critic_values, untrained, value_after
 from stepwell.algorithms.grpo import group_advantages
 from stepwell.algorithms.rloo import leave_one_out
@@ -108,8 +117,12 @@ class RTPO(AlgorithmConfig):
     weight_bounds: tuple[float, float] = (0.1, 10.0)
     """Within which that weight is kept."""
     plain_groups: Literal["refuse", "first_step"] = "refuse"
-    """Groups that were not forked from a trajectory, and have longer ones than a step, are an error; or their first
-    steps are trained, as if taken anew, and no other."""
+    """Trajectories are forked, and groups that were not, and have longer ones than a step, are an error; or groups are
+    collected as for other algorithms, and their first steps are trained, as if taken anew, and no other."""
+    order: Literal["reverse", "forward"] = "reverse"
+    """Which turn of the trunks is taken anew and trained first: the last, as published, or the first."""
+    trunks: int = Field(default=1, ge=1)
+    """Trajectories of each task whose turns are taken anew, by `rollout.group_size` siblings each."""
     objective: Objective = Objective()
     """Token ratio, clip 0.2, every step counts equally."""
 
@@ -130,6 +143,7 @@ class RTPO(AlgorithmConfig):
             needs_values="step" if self.baseline == "critic" else "none",
             needs_logprobs=self.continuation == "reused",
             regroup=pool_equal_states if self.pool_equal_states else None,
+            siblings=Siblings(order=self.order, trunks=self.trunks) if self.plain_groups == "refuse" else None,
             diagnose=self._diagnose,
             objective=self.objective,
         )

@@ -26,6 +26,7 @@ from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.errors import NotFound
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import TaskSet
+from stepwell.rollout.episode import Episode
 from stepwell.trainer.collate import MicroBatch
 from stepwell.types import TokenSource, UpdateInfo
 
@@ -194,16 +195,19 @@ def _constant_answers(tasks: TaskSet, task_ids: Sequence[str]) -> list[tuple[str
     """Control: mean reward of searching for the question and then answering `yes`, or `no`, whatever was found."""
     if {tool.name for tool in tasks.make().tools} != {"search", "answer"}:
         return []
-    return [(answer, float(np.mean([_constant(tasks, t, answer) for t in task_ids]))) for answer in ("yes", "no")]
+
+    async def mean_reward(answer: str) -> float:
+        return float(np.mean([await _constant(tasks, task_id, answer) for task_id in task_ids]))
+
+    return [(answer, asyncio.run(mean_reward(answer))) for answer in ("yes", "no")]
 
 
-def _constant(tasks: TaskSet, task_id: str, answer: str) -> float:
-    environment = tasks.make()
-    environment.reset(task_id)
+async def _constant(tasks: TaskSet, task_id: str, answer: str) -> float:
+    episode = await Episode.begin(tasks, task_id)
     total = 0.0
     for name, arguments in (("search", '{"query": "anything"}'), ("answer", f'{{"text": "{answer}"}}')):
         call = ToolCall(id=name, name=name, arguments=arguments)
-        total += environment.step(Message(role="assistant", tool_calls=(call,))).reward
+        total += (await episode.step(Message(role="assistant", tool_calls=(call,)))).reward
     return total
 
 

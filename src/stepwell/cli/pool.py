@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepwell.cli import pool_care, pool_curation, pool_files, pool_scoring
+from stepwell.cli import pool_care, pool_curation, pool_files, pool_savings, pool_scoring
 from stepwell.cli.parts import LATEST_POOL, PoolLocation, open_pool
-from stepwell.cli.selecting import Chosen, Where, selection_of
+from stepwell.cli.selecting import Chosen, Where, searches, selection_of
 from stepwell.errors import NotFound
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
 from stepwell.rendering.wire import displayed
@@ -21,7 +21,7 @@ from stepwell.types import Group, Step, Trajectory
 app = typer.Typer(
     name="pool", no_args_is_help=True, rich_markup_mode="rich", help="Look into a pool, curate it, take care of it."
 )
-for commands in (pool_curation, pool_files, pool_scoring, pool_care):
+for commands in (pool_curation, pool_files, pool_scoring, pool_savings, pool_care):
     commands.add_to(app)
 
 _WIDE: Final = 120
@@ -41,7 +41,7 @@ def ls(
     as_json: _Json = False,
 ) -> None:
     """List trajectories, newest first: all, or those that a selection wants."""
-    with open_pool(pool, read_only=not _searches(where)) as opened:
+    with open_pool(pool, read_only=not searches(where)) as opened:
         selection = selection_of(opened, chosen, where) if where or chosen else None
         page = opened.trajectories(selection, before=before, limit=limit)
     if as_json:
@@ -80,11 +80,6 @@ def stats(pool: PoolLocation = LATEST_POOL, as_json: _Json = False) -> None:
         _print_json(dataclasses.asdict(counts))
     else:
         Console().print(_counts(counts))
-
-
-def _searches(where: list[str] | None) -> bool:
-    """Whether the index of texts may have to be brought up to date."""
-    return any(condition.startswith("text=") for condition in where or [])
 
 
 def _find(pool: Pool, record_id: str) -> Trajectory | Group | Step:

@@ -14,6 +14,8 @@ _COLUMNS: Final = (
     ("entropy", "entropy {:6.3f}"),
     ("approx_kl", "kl {:.1e}"),
     ("ratio_error", "|ratio-1| {:.1e}"),
+    ("prefix_cache_hit_rate", "cache {:4.0%}"),
+    ("tree_ratio", "tree {:4.0%}"),
     ("seconds_collect", "collect {:5.1f}s"),
     ("seconds_learn", "learn {:5.1f}s"),
 )

@@ -35,3 +35,8 @@ def selection_of(pool: Pool, chosen: str, where: list[str] | None) -> Selection:
         given = load_config(Selection, None, where or [])
         return Selection.model_validate({**values, **given.model_dump(exclude_unset=True)})
     return load_config(Selection, file, where or [])
+
+
+def searches(where: list[str] | None) -> bool:
+    """Whether a condition is about texts, whose index may have to be brought up to date: the pool is written to."""
+    return any(condition.startswith("text=") for condition in where or [])

@@ -25,15 +25,18 @@ from stepwell.cli.config import RecipeConfig
 from stepwell.cli.parts import POOL_FILE, RECIPE_FILE, build_tasks, open_pool
 from stepwell.cli.serving import check_port
 from stepwell.config import load_config
-from stepwell.engines.base import Engine
+from stepwell.engines.base import Engine, ReportsCache
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.policy.builtin import resolve_model
 from stepwell.rendering.actions import action_mask
 from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.agent import ChatAgent
+from stepwell.rollout.blackbox import Place, player_of
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import Collector
 from stepwell.rollout.run import Ending
+from stepwell.rollout.siblings import SiblingCollector
+from stepwell.rollout.statistics import Typed, statistics
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer
 from stepwell.trainer.update import Learner
@@ -68,12 +71,25 @@ class TrainingRun:
         """Update until the recipe's last version; resumable after any interruption."""
         self.progress.on_phase("train", max(self.recipe.trainer.updates - self.served.policy.version, 0))
         updates = []
-        async with self._collector(self.recipe.agent.temperature) as collector:
+        endings: list[Ending] = []
+        cache_hits = _cache_hits(self.served.engine)
+        task_type = self.tasks.task_type if isinstance(self.tasks, Typed) else None
 
-            async def collect(count: int, held: Sequence[str]) -> None:
-                await collector.collect_groups(self._missing_tasks(held), count, self.recipe.rollout.group_size)
+        def measured() -> dict[str, float]:
+            told = cache_hits() | statistics(endings, task_type)
+            endings.clear()
+            return told
 
-            async for update in self.trainer.updates(collect):
+        async with self._collector(self.recipe.agent.temperature, endings.append) as collector:
+            plan = self.algorithm.siblings
+            siblings = SiblingCollector(collector, plan) if plan is not None else None
+
+            async def collect(count: int, held: Sequence[str]) -> int:
+                if siblings is not None:
+                    return await siblings.collect(self._missing_tasks(held), count)
+                return await collector.collect_groups(self._missing_tasks(held), count, self.recipe.rollout.group_size)
+
+            async for update in self.trainer.updates(collect, measured):
                 updates.append(update)
                 self.progress.on_update(update)
                 self.progress.on_unit()
@@ -105,14 +121,28 @@ class TrainingRun:
     ) -> AsyncIterator[Collector]:
         config = self.recipe.agent.model_copy(update={"temperature": temperature})
         async with ChatAgent(self.served.url, self.served.policy.name, config) as agent:
+            pool = self.served.pool
+            place = Place(gateway_url=self.served.url, model=self.served.policy.name, log=pool, read=pool.trajectory)
             yield Collector(
-                task_set=self.tasks,
-                agent=agent,
-                log=self.served.pool,
+                player_of(self.tasks, agent, place, self.recipe.rollout),
+                log=pool,
                 config=self.recipe.rollout,
                 channel=self.recipe.name,
                 on_ending=on_ending,
             )
+
+
+def _cache_hits(engine: ReportsCache) -> Callable[[], dict[str, float]]:
+    """Asked again and again, gives the hit rate of the engine's prefix cache since the last time."""
+    before = engine.cache_use
+
+    def since() -> dict[str, float]:
+        nonlocal before
+        now = engine.cache_use
+        use, before = now.since(before), now
+        return {"prefix_cache_hit_rate": use.hit_rate} if use.prompt_tokens else {}
+
+    return since
 
 
 @contextmanager

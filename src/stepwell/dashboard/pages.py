@@ -18,6 +18,7 @@ from stepwell.dashboard.overview import OverviewView
 from stepwell.dashboard.reading import read_overview
 from stepwell.dashboard.tokens import Decoders
 from stepwell.dashboard.trajectory import TrajectoryView
+from stepwell.dashboard.tree import read_tree
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool.base import Pool
 
@@ -76,7 +77,7 @@ def register(pool: Pool, decoders: Decoders = MappingProxyType({})) -> None:
         await _follow(pool, lambda: _show_overview(pool, view))
 
     async def trajectory(trajectory_id: str) -> None:
-        view = TrajectoryView(_frame(), decoders)
+        view = TrajectoryView(_frame(), decoders, lambda shown: asyncio.to_thread(read_tree, pool, shown))
         await _follow(pool, lambda: _show_trajectory(pool, view, trajectory_id))
 
     ui.page("/", response_timeout=_SLOWEST)(overview)

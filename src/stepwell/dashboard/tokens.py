@@ -1,6 +1,6 @@
 """A step's sampled tokens as HTML, each coloured by how surprising it was to the policy that sampled it.
 
-The only place where the dashboard makes markup by hand, because thousands of tokens are too many widgets. Every text
+Here, and in `tree`, the dashboard makes markup by hand, because thousands of tokens are too many widgets. Every text
 passes `html.escape`; the browser's sanitiser then looks at it a second time.
 """
 

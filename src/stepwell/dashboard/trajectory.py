@@ -1,5 +1,6 @@
 """One trajectory: its conversation, and under each answer the tokens that were really sampled."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -7,18 +8,23 @@ from nicegui import ui
 
 from stepwell.dashboard.reading import StepView, Turn, read_steps
 from stepwell.dashboard.tokens import FULL_COLOUR, Decoders, colour, tokens_html
+from stepwell.dashboard.tree import GroupTree, tree_html
+from stepwell.errors import StepwellError
 from stepwell.types import Step, Trajectory
 
+ReadTree = Callable[[Trajectory], Awaitable[GroupTree]]
+"""Reads the prefix tree of a trajectory's group."""
 _STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "failed": "negative"}
 
 
 class TrajectoryView:
     """The page's content, drawn anew when the trajectory has changed."""
 
-    def __init__(self, parent: ui.column, decoders: Decoders) -> None:
+    def __init__(self, parent: ui.column, decoders: Decoders, read_tree: ReadTree) -> None:
         """Draw nothing yet."""
         self._parent = parent
         self._decoders = decoders
+        self._read_tree = read_tree
         self._shown: Trajectory | None = None
 
     def show(self, trajectory: Trajectory) -> None:
@@ -29,6 +35,7 @@ class TrajectoryView:
         self._parent.clear()
         with self._parent:
             _summary(trajectory)
+            self._tree(trajectory)
             for view in read_steps(trajectory):
                 self._step(view)
             if not trajectory.steps:
@@ -39,6 +46,28 @@ class TrajectoryView:
         self._parent.clear()
         with self._parent:
             ui.label(f"There is no trajectory {trajectory_id!r} in this pool.")
+
+    def _tree(self, trajectory: Trajectory) -> None:
+        """What merging saves, worked out when it is opened: it reads the whole group."""
+        with ui.expansion("What training saves by merging shared prefixes").classes("w-full").props("dense") as panel:
+            content = ui.column().classes("w-full gap-1")
+
+        async def fill() -> None:
+            if not panel.value:
+                return
+            try:
+                tree = await self._read_tree(trajectory)
+                said, picture = _saved(tree), tree_html(tree)
+            except StepwellError as error:
+                said, picture = f"The group cannot be read: {error}", ""
+            if content.is_deleted:  # the trajectory has gone on meanwhile, or nobody looks any more
+                return
+            content.clear()
+            with content:
+                ui.label(said).classes("text-sm")
+                ui.html(picture).classes("w-full")
+
+        panel.on_value_change(fill)
 
     def _step(self, view: StepView) -> None:
         if view.rewritten:
@@ -128,3 +157,14 @@ def _legend() -> None:
                 f"background: {colour(-surprise * FULL_COLOUR / 5)}; border: 1px solid rgba(128, 128, 128, 0.4)"
             )
         ui.label(f"surprising (log-probability {-FULL_COLOUR:g} or less); point at a token for its figures")
+
+
+def _saved(tree: GroupTree) -> str:
+    saved = tree.saved
+    if not saved.rows:
+        return "No step here can be trained on yet."
+    return (
+        f"Trajectories: {tree.trajectories:,}; trainable steps: {saved.rows:,}; their tokens: {saved.flat_tokens:,}, "
+        f"of which an update computes {saved.tokens:,} ({saved.ratio:.1%}). One bar for each stretch of tokens "
+        "that the same rows have, the stronger its colour the more of them; point at one for its figures."
+    )

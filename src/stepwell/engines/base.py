@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -105,4 +105,33 @@ class Engine(Protocol):
             ContextOverflow: the prompt leaves no room for a single token.
             EngineError: sampling failed.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """How much of the prompts an engine had computed before."""
+
+    prompt_tokens: int = 0
+    """Of all requests that were begun."""
+    reused_tokens: int = 0
+    """Those of them whose keys and values were there already."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompts' tokens that was not computed again; 0 without a request."""
+        return self.reused_tokens / max(self.prompt_tokens, 1)
+
+    def since(self, earlier: "CacheUse") -> "CacheUse":
+        """What came after an earlier count."""
+        return CacheUse(self.prompt_tokens - earlier.prompt_tokens, self.reused_tokens - earlier.reused_tokens)
+
+
+@runtime_checkable
+class ReportsCache(Protocol):
+    """An engine that knows how often its prefix cache hits; those behind a server tell it there."""
+
+    @property
+    def cache_use(self) -> CacheUse:
+        """Counts since the engine was made."""
         ...

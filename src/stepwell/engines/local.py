@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.engines.base import Chunk, Generation
+from stepwell.engines.base import CacheUse, Chunk, Generation
 from stepwell.engines.constraint import Constraint, ConstraintCompiler
 from stepwell.engines.sampling import Pick, Wish, sample
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
@@ -86,10 +86,7 @@ class LocalEngine:
         self._free = deque(range(max_batch))
         self._wake = threading.Condition()
         self._closed = False
-        self.prompt_tokens = 0
-        """Prompt tokens of all requests so far."""
-        self.reused_tokens = 0
-        """Those of them whose keys and values were already in a slot."""
+        self._cache_use = CacheUse()
         self._thread = threading.Thread(target=self._work, name="stepwell-engine", daemon=True)
         self._thread.start()
 
@@ -107,6 +104,11 @@ class LocalEngine:
     def policy_version(self) -> int:
         """Version of the weights that would sample the next token."""
         return self._policy.version
+
+    @property
+    def cache_use(self) -> CacheUse:
+        """Prompt tokens of all requests so far, and those of them whose keys and values were already in a slot."""
+        return self._cache_use
 
     @property
     def token_source(self) -> TokenSource:
@@ -265,8 +267,8 @@ class LocalEngine:
         with self._wake:
             self._waiting.remove(work)
         self._slots.copy_prefix(source, work.slot, length)
-        self.prompt_tokens += len(work.prompt)
-        self.reused_tokens += length
+        use = self._cache_use  # replaced as a whole, so that who reads it meanwhile sees both counts of one moment
+        self._cache_use = CacheUse(use.prompt_tokens + len(work.prompt), use.reused_tokens + length)
 
     def _take_slot(self, source: int, length: int) -> int:
         """The source itself when it is free and would be continued, else the slot that was free for the longest."""

@@ -10,7 +10,7 @@ import random
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -59,7 +59,7 @@ class Lookup:
         self._secrets = _Secrets("", "", "")
         self._turns = 0
 
-    def reset(self, task_id: str) -> tuple[Message, ...]:
+    def reset(self, task_id: str, *, seed: int = 0) -> tuple[Message, ...]:  # noqa: ARG002
         """Name the item to find."""
         if task_id.partition("-")[0] not in _SPLITS:
             raise NotFound(f"there is no lookup task {task_id!r}: they are called train-N and test-N")
@@ -76,6 +76,14 @@ class Lookup:
             return Outcome(truncated=True)
         (call,) = action.tool_calls
         return Outcome(messages=(Message(role="tool", content=self._look(call), tool_call_id=call.id),))
+
+    def snapshot(self) -> object:
+        """See `Forkable`."""
+        return self._secrets, self._turns
+
+    def restore(self, snapshot: Any) -> None:
+        """See `Forkable`."""
+        self._secrets, self._turns = snapshot
 
     def _look(self, call: ToolCall) -> str:
         known = {("search", self._secrets.item): self._secrets.box, ("open", self._secrets.box): self._secrets.colour}
@@ -126,7 +134,7 @@ class LookupTasks:
         """
         draw = random.Random(f"demonstration-{seed}")
         task_id = f"train-{draw.randrange(10**9)}"
-        environment = self.make()
+        environment = Lookup(self._config.max_turns)
         messages = list(environment.reset(task_id))
         for turn, (tool, right) in enumerate(_Secrets.of(task_id).solution()):
             name = "".join(draw.choices(string.ascii_lowercase, k=2)) if draw.random() < wrong else right

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -153,7 +153,7 @@ class SearchQAEnvironment:
         """`search(query)` and `answer(text)`."""
         return _TOOLS
 
-    def reset(self, task_id: str) -> tuple[Message, ...]:
+    def reset(self, task_id: str, *, seed: int = 0) -> tuple[Message, ...]:  # noqa: ARG002
         """Ask the question `task_id`, after the instructions and the demonstrations.
 
         Raises:
@@ -191,6 +191,14 @@ class SearchQAEnvironment:
         if self._turns >= self._library.config.max_turns:
             return self._end(Outcome(truncated=True, reward_parts=_parts(0.0, 0.0)))
         return Outcome(messages=tuple(results))
+
+    def snapshot(self) -> object:
+        """See `Forkable`."""
+        return self._question, self._turns, self._searched
+
+    def restore(self, snapshot: Any) -> None:
+        """See `Forkable`."""
+        self._question, self._turns, self._searched = snapshot
 
     def _answered(self, question: Question, text: str) -> Outcome:
         well_formed = self._library.config.format_weight if self._searched else 0.0

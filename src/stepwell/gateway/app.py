@@ -17,7 +17,7 @@ from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, StepwellError
 from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services
 from stepwell.gateway.config import GatewayConfig
-from stepwell.gateway.dialects import DIALECTS
+from stepwell.gateway.dialects import COUNTS, DIALECTS
 from stepwell.gateway.dialects.models import model_entry, model_json, models_json
 from stepwell.gateway.dispatch import Dispatch
 from stepwell.gateway.embeddings import EmbeddingsEndpoint
@@ -120,9 +120,10 @@ def _add_calls(app: _Gateway, services: Services) -> None:
     routes = app.router.routes
     for base, (path, endpoint) in product(_BASES, app.endpoints.items()):
         routes.append(Route(base + path, endpoint, methods=["POST"]))
-    count, embeddings = CountEndpoint(services), EmbeddingsEndpoint(services.config, services.gate)
+    counts = [(dialect.path, CountEndpoint(services, dialect)) for dialect in COUNTS]
+    embeddings = EmbeddingsEndpoint(services.config, services.gate)
     for base in _BASES:
-        routes.append(Route(f"{base}/messages/count_tokens", count, methods=["POST"]))
+        routes += [Route(base + path, count, methods=["POST"]) for path, count in counts]
         routes.append(Route(f"{base}/embeddings", embeddings, methods=["POST"]))
         routes.append(WebSocketRoute(f"{base}/responses", _no_websocket))
 

@@ -14,6 +14,7 @@ from stepwell.errors import EngineError
 from stepwell.gateway.callers import caller_of
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import Answer, ChatCall, Delta, Dialect, Event, Started, StreamWriter
+from stepwell.gateway.dialects.chat import Tokenize
 from stepwell.gateway.dialects.messages import CountTokens
 from stepwell.gateway.exchange import Exchange
 from stepwell.gateway.gate import Gate
@@ -76,8 +77,8 @@ class CallEndpoint:
     async def _whole(
         self, call: ChatCall, events: AsyncGenerator[Event, None], request: Request, watch: Watch
     ) -> Response:
-        answers = await unless_gone(request.receive, _drain(events, call.choices))
-        headers = _headers([answer.step.id for answer in answers], answers[0].step.trajectory_id)
+        started, answers = await unless_gone(request.receive, _drain(events, call.choices))
+        headers = _headers([answer.step.id for answer in answers], started.trajectory_id)
         headers["x-stepwell-policy-version"] = str(answers[0].step.policy_version_max)
         watch.answered(answers)
         return Response(self._dialect.answer(call, answers), headers=headers, media_type="application/json")
@@ -101,10 +102,10 @@ class CallEndpoint:
 class CountEndpoint:
     """How long a prompt would be; nothing is sampled and nothing stored. An ASGI application."""
 
-    def __init__(self, services: Services) -> None:
-        """Count with the renderer of the exchange."""
+    def __init__(self, services: Services, dialect: CountTokens | Tokenize) -> None:
+        """Count, in the words of `dialect`, with the renderer of the exchange."""
         self._services = services
-        self._dialect = CountTokens()
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -122,11 +123,17 @@ class CountEndpoint:
         await response(scope, receive, send)
 
 
-async def _drain(events: AsyncGenerator[Event, None], choices: int) -> tuple[Answer, ...]:
-    answers = [event async for event in events if isinstance(event, Answer)]
-    if len(answers) != choices:
+async def _drain(events: AsyncGenerator[Event, None], choices: int) -> tuple[Started, tuple[Answer, ...]]:
+    started: Started | None = None
+    answers = []
+    async for event in events:
+        if isinstance(event, Started):
+            started = event
+        elif isinstance(event, Answer):
+            answers.append(event)
+    if started is None or len(answers) != choices:
         raise EngineError("the engine ended without an answer; try again")
-    return tuple(sorted(answers, key=lambda answer: answer.choice))
+    return started, tuple(sorted(answers, key=lambda answer: answer.choice))
 
 
 async def _first(events: AsyncGenerator[Event, None]) -> Started:

@@ -82,6 +82,7 @@ class Exchange:
             InvalidRequest: it refers to an answer that is not here, or asks for what cannot be honoured.
             ContextOverflow: the prompt leaves no room for an answer.
             Conflict: the trajectory has ended.
+            ForkRefused: a forked agent did not ask what was recorded.
             EngineError: sampling failed.
             PoolError: the step could not be stored.
         """
@@ -102,7 +103,13 @@ class Exchange:
             async with self._sessions.use(caller, call, asked, again) as session:
                 attempt.trajectory_id = session.info.id
                 turn = _Turn(call=call, caller=caller, asked=asked, session=session, attempt=attempt)
-                async with aclosing(self._sampled(turn, await self._drafts(turn))) as events:
+                prompt = await self._prompt(turn)
+                recorded = session.origin.answer(prompt.bridged.prompt_ids) if session.origin else None
+                if recorded is not None:
+                    for event in await asyncio.to_thread(self._replayed, call, (recorded.id,), session.info.id):
+                        yield event
+                    return
+                async with aclosing(self._sampled(turn, self._drafts(turn, prompt))) as events:
                     async for event in events:
                         yield event
 
@@ -124,8 +131,7 @@ class Exchange:
         text = await asyncio.to_thread(self._renderer.text, asked.messages, asked.tools, asked.options)
         return len(await asyncio.to_thread(self._renderer.encode, text))
 
-    async def _drafts(self, turn: _Turn) -> list[Draft]:
-        prompt = await self._prompt(turn)
+    def _drafts(self, turn: _Turn, prompt: Prompt) -> list[Draft]:
         generation = self._generation(turn, prompt)
         source = Source(model=self._engine.model, token_source=self._engine.token_source)
         seed = turn.call.seed
@@ -281,8 +287,8 @@ class Exchange:
         )
         self._sessions.remember(session, turn.caller.scope, known)
 
-    def _replayed(self, call: ChatCall, step_ids: tuple[str, ...]) -> list[Event]:
-        """The answer that is stored already, once more."""
+    def _replayed(self, call: ChatCall, step_ids: tuple[str, ...], trajectory_id: str = "") -> list[Event]:
+        """The answer that is stored already, once more; in another trajectory if its step is an origin's."""
         events: list[Event] = []
         for choice, step_id in enumerate(step_ids):
             step = self._pool.step(step_id)
@@ -290,7 +296,7 @@ class Exchange:
             start = Started(
                 choice=choice,
                 step_ids=step_ids,
-                trajectory_id=step.trajectory_id,
+                trajectory_id=trajectory_id or step.trajectory_id,
                 policy_version=step.policy_version_max,
                 prompt_tokens=len(step.prompt_ids),
                 cached_tokens=0,

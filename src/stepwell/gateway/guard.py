@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stepwell.errors import Forbidden, StepwellError, Unauthorized
 from stepwell.gateway.callers import key_of
-from stepwell.gateway.dialects import DIALECTS
+from stepwell.gateway.dialects import COUNTS, DIALECTS
 from stepwell.gateway.dialects.base import Dialect
+from stepwell.gateway.dialects.chat import Tokenize
 from stepwell.gateway.dialects.messages import CountTokens
 from stepwell.gateway.keys import KeyRing, Principal
 from stepwell.gateway.keys import Scope as KeyScope
@@ -25,8 +26,9 @@ from stepwell.gateway.problems import problem_json, problem_of
 _BASE: Final = re.compile(r"(?:/t/[^/]+)?(?:/v1){0,2}(?=/|$)")
 _OPEN: Final = ("/health", "/ready")
 _PROBE: Final = "/api/hello"
-_COUNT: Final = CountTokens()
-_AGENT: Final = frozenset([*(dialect.path for dialect in DIALECTS), _COUNT.path, "/embeddings", "/models"])
+_AGENT: Final = frozenset(
+    [*(dialect.path for dialect in DIALECTS), *(door.path for door in COUNTS), "/embeddings", "/models"]
+)
 _WRITES: Final = ("steps", "trajectories", "groups", "rewards", "curation", "events", "feedback", "sessions")
 EVERYBODY: Final = Principal(name="", scopes=frozenset({"admin"}))
 """Who calls a gateway that has no keys."""
@@ -101,7 +103,7 @@ async def _refuse(scope: Scope, send: Send, error: StepwellError) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": problem.message})
         return
-    doors: tuple[CountTokens | Dialect, ...] = (_COUNT, *DIALECTS)
+    doors: tuple[CountTokens | Tokenize | Dialect, ...] = (*COUNTS, *DIALECTS)
     dialect = next((dialect for dialect in doors if scope["path"].endswith(dialect.path)), None)
     body = dialect.problem(problem) if dialect else problem_json(problem)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

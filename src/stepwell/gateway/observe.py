@@ -6,15 +6,17 @@ a configured SDK they cost next to nothing and go nowhere.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
-from stepwell.engines.base import Engine
+from stepwell.engines.base import Engine, ReportsCache
 from stepwell.gateway.dialects.base import Answer, ChatCall
 from stepwell.gateway.gate import Gate
 from stepwell.gateway.problems import Problem
@@ -89,6 +91,8 @@ class Meters:
         waiting.set_function(lambda: gate.waiting)
         version = Gauge("stepwell_policy_version", "Version of the weights that would sample next", registry=registry)
         version.set_function(lambda: engine.policy_version)
+        if isinstance(engine, ReportsCache):
+            registry.register(_PrefixCache(engine))
 
     def stored(self, step: Step, cached: int) -> None:
         """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
@@ -106,6 +110,20 @@ class Meters:
     def pool_well(self) -> bool:
         """Whether the pool stored what it was last given; a failure is forgotten in time, so that calls try again."""
         return self.pool_failed_at is None or time.monotonic() - self.pool_failed_at >= _FAILED_SECONDS
+
+
+class _PrefixCache(Collector):
+    """The engine's own counts, read when somebody asks; names and units are vLLM's."""
+
+    def __init__(self, engine: ReportsCache) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """See `Collector`."""
+        use = self._engine.cache_use
+        asked, found = "Prompt tokens of requests to the engine, if it is local", "Those that its prefix cache held"
+        yield CounterMetricFamily("stepwell_prefix_cache_queries", asked, value=use.prompt_tokens)
+        yield CounterMetricFamily("stepwell_prefix_cache_hits", found, value=use.reused_tokens)
 
 
 class Watch:

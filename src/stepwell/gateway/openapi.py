@@ -191,6 +191,13 @@ _PATHS: Final[dict[str, _Shape]] = {
         _object("input_tokens", input_tokens=_COUNT),
         streams=False,
     ),
+    "/tokenize": _call(
+        "Length of a chat completion's prompt in tokens, as vLLM tells it; nothing is sampled or stored",
+        _object("model messages", model=_MODEL, messages={**_LIST, "minItems": 1}, tools=_LIST),
+        {"model": "smollm2-135m", "messages": _HELLO},
+        _object("count", count=_COUNT),
+        streams=False,
+    ),
     "/embeddings": _call(
         "Embeddings, passed through to the server in `gateway.embeddings_url`",
         _object("model input", model=_TEXT, input={"anyOf": [_TEXT, _LIST]}),

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from stepwell.errors import Conflict, NotFound
+from stepwell.errors import Conflict, ForkRefused, NotFound
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
+from stepwell.gateway.origin import Origin
 from stepwell.gateway.recall import Recall
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked, Bridged, Memory, Seen, seen
@@ -49,6 +50,8 @@ class Session:
     offers_tools: bool = False
     """Whether a call of it has offered tools."""
     memory: Memory = field(default_factory=Memory)
+    origin: Origin | None = None
+    """Of a fork: what its agent is answered with at first."""
     weight: int = 0
     """Bytes of the memory that are counted already."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -80,11 +83,13 @@ class Session:
         known = {key for step in self.memory.recent for key in (step.request_key, step.history_key)}
         return not known.isdisjoint(keys[1:])
 
-    def load(self, stored: Trajectory, steps: Sequence[Seen]) -> None:
-        """Take over what the pool has. Raises Conflict if the trajectory has ended."""
+    def load(self, stored: Trajectory, steps: Sequence[Seen], origin: Origin | None = None) -> None:
+        """Take over what the pool has; `steps` are those of the origin, too. Raises Conflict if it has ended."""
         if stored.status != "open":
             raise Conflict(f"trajectory {self.info.id!r} has ended ({stored.status}); start a new one")
-        after_last = stored.steps[-1].index + 1 if stored.steps else 0
+        self.origin = origin
+        first = origin.index if origin else 0
+        after_last = stored.steps[-1].index + 1 if stored.steps else first
         # Steps on their way hold indices that the pool does not know yet.
         self.next_index = max(self.next_index, after_last) if self.appends else after_last
         self.memory = Memory()
@@ -199,7 +204,9 @@ class Sessions:
         session.fresh = True  # before reading: a `forget` meanwhile must not be lost
         try:
             stored = await asyncio.to_thread(self._pool.trajectory, session.info.id)
-            session.load(stored, await asyncio.to_thread(self._recalled, stored))
+            origin = await asyncio.to_thread(self._origin, stored)
+            past = origin.past if origin else ()
+            session.load(stored, await asyncio.to_thread(self._recalled, (*past, *stored.steps)), origin)
             self._weigh(session)
         except NotFound:
             pass  # it is opened together with its first step
@@ -207,8 +214,20 @@ class Sessions:
             session.fresh = False
             raise
 
-    def _recalled(self, stored: Trajectory) -> list[Seen]:
-        return [self._seen(step) for step in stored.steps]
+    def _origin(self, stored: Trajectory) -> Origin | None:
+        """Where a fork comes from, until it has a step of its own."""
+        if stored.info.group_id is None or any(not step.side for step in stored.steps):
+            return None
+        group = self._pool.group_info(stored.info.group_id)
+        if not group.origin_id or group.origin_index is None:
+            return None
+        try:
+            return Origin(self._pool.trajectory(group.origin_id).steps, group.origin_index)
+        except NotFound as error:
+            raise ForkRefused(f"trajectory {stored.info.id!r} is a fork of one that is gone: {error}") from error
+
+    def _recalled(self, steps: Sequence[Step]) -> list[Seen]:
+        return [self._seen(step) for step in steps]
 
     def _seen(self, step: Step) -> Seen:
         text = self._renderer.decode(step.prompt_ids, skip_special=False)

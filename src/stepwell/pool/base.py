@@ -173,6 +173,10 @@ class Pool(Protocol):
         """One trajectory with its steps and what is known about them. Raises NotFound."""
         ...
 
+    def group_info(self, group_id: str) -> GroupInfo:
+        """What is known of a group itself. Raises NotFound."""
+        ...
+
     def group(self, group_id: str) -> Group:
         """One group with its trajectories. Raises NotFound."""
         ...

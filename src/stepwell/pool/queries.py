@@ -75,11 +75,21 @@ def trajectory(connection: sa.Connection, trajectory_id: str) -> Trajectory:
     return _folded(connection, [row])[0]
 
 
-def group(connection: sa.Connection, group_id: str) -> Group:
-    """One group with all its trajectories, in the order in which they were opened. Raises NotFound."""
+def info_of_group(connection: sa.Connection, group_id: str) -> GroupInfo:
+    """What is known of a group itself. Raises NotFound."""
+    return group_info(_group_row(connection, group_id))
+
+
+def _group_row(connection: sa.Connection, group_id: str) -> sa.Row[Any]:
     row = connection.execute(sa.select(groups).where(groups.c.id == group_id)).one_or_none()
     if row is None:
         raise NotFound(f"no group {group_id!r}")
+    return row
+
+
+def group(connection: sa.Connection, group_id: str) -> Group:
+    """One group with all its trajectories, in the order in which they were opened. Raises NotFound."""
+    row = _group_row(connection, group_id)
     members = connection.execute(
         trajectory_rows.where(trajectories.c.group_cursor == row.cursor).order_by(trajectories.c.cursor)
     ).all()

@@ -20,7 +20,7 @@ from stepwell.pool.lease import Consumption, Lease, LeaseSpec, Unit
 from stepwell.pool.patience import PATIENCE, Patience
 from stepwell.pool.rows import storable
 from stepwell.pool.writer import Writer, storage_error
-from stepwell.types import Annotation, Group, Record, Step, Trajectory, UpdateInfo, Verdict
+from stepwell.types import Annotation, Group, GroupInfo, Record, Step, Trajectory, UpdateInfo, Verdict
 
 _T = TypeVar("_T")
 _SCANNED: Final = 64
@@ -85,6 +85,10 @@ class SQLPool:
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """See `Pool.trajectory`."""
         return self._find(queries.trajectory, trajectory_id)
+
+    def group_info(self, group_id: str) -> GroupInfo:
+        """See `Pool.group_info`."""
+        return self._find(queries.info_of_group, group_id)
 
     def group(self, group_id: str) -> Group:
         """See `Pool.group`."""

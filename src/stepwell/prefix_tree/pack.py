@@ -20,6 +20,8 @@ Merging = Literal["auto", "on", "off"]
 
 WORTHWHILE: Final = 0.95
 """Merging is on by itself where the tree has at most this share of the rows' tokens."""
+MICRO_BATCH_TOKENS: Final = 4096
+"""The budget of a trainer that was told no other."""
 _PART: Final = 16
 """Tokens that a pass of its own is worth: of cuts that cost about the same, the fewer."""
 
@@ -49,7 +51,7 @@ class Packing:
     @property
     def ratio(self) -> float:
         """Tokens that are computed, for each of the rows'; 1: nothing saved."""
-        return self.tokens / max(self.flat_tokens, 1)
+        return self.tokens / self.flat_tokens if self.flat_tokens else 1.0
 
 
 def pack(rows: Sequence[Ids], budget: int, merging: Merging = "auto") -> Packing:

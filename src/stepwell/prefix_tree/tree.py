@@ -195,8 +195,8 @@ class _Trie:
             if node.parent is not None
         )
         ids = _concatenated([self._rows[node.row][node.start : node.stop] for node in order])
-        lengths = tuple(map(len, self._rows))
-        return PrefixTree(ids, segments, tuple(node.number for node in ends), lengths)
+        leaves = tuple(_holder(node, len(row)).number for node, row in zip(ends, self._rows, strict=True))
+        return PrefixTree(ids, segments, leaves, tuple(map(len, self._rows)))
 
     def _pre_order(self) -> list[_Node]:
         """All nodes but the root, numbered."""
@@ -209,6 +209,13 @@ class _Trie:
                 order.append(node)
             stack += sorted(node.children.values(), key=_leaves_first, reverse=True)
         return order
+
+
+def _holder(node: _Node, length: int) -> _Node:
+    """Of a node and its parents, the one that holds the last of a row's `length` tokens."""
+    while node.parent is not None and node.start >= length:
+        node = node.parent
+    return node
 
 
 def _leaves_first(node: _Node) -> tuple[bool, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import openai
 from openai.types.chat import ChatCompletion
@@ -20,6 +20,8 @@ class Action:
 
     message: Message
     step_id: str
+    prompt_tokens: int = 0
+    response_tokens: int = 0
 
 
 class Agent(Protocol):
@@ -38,6 +40,17 @@ class Agent(Protocol):
     async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Show the policy a state that it will not act in, so that its prompt is recorded. Raises as `act`."""
         ...
+
+    async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """Tokens of the prompt that these make. Raises as `act`."""
+        ...
+
+
+_Answer = TypeVar("_Answer", bound=openai.BaseModel)
+
+
+class _Count(openai.BaseModel):
+    count: int
 
 
 class ChatAgentConfig(Config):
@@ -76,17 +89,26 @@ class ChatAgent:
         """One chat completion (see the protocol)."""
         completion = await self._asked(trajectory_id, self._body(messages, tools), {})
         answer = message_from_json(completion.choices[0].message.to_dict())
-        return Action(answer, completion.id.removeprefix("chatcmpl-"))
+        used = completion.usage
+        tokens = (used.prompt_tokens, used.completion_tokens) if used else (0, 0)
+        return Action(answer, completion.id.removeprefix("chatcmpl-"), *tokens)
 
     async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """One chat completion of one token (see the protocol)."""
         body = self._body(messages, tools) | {"max_tokens": 1}
         await self._asked(trajectory_id, body, {"x-stepwell-side": "state"})
 
+    async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """Asks the gateway, which knows the model's template (see the protocol)."""
+        found = await self._post(f"{self._url}/tokenize", _Count, self._body(messages, tools), {})
+        return found.count
+
     async def _asked(self, trajectory_id: str, body: dict[str, Any], headers: dict[str, str]) -> ChatCompletion:
-        url = f"{self._url}/t/{trajectory_id}/v1/chat/completions"
+        return await self._post(f"{self._url}/t/{trajectory_id}/v1/chat/completions", ChatCompletion, body, headers)
+
+    async def _post(self, url: str, kind: type[_Answer], body: dict[str, Any], headers: dict[str, str]) -> _Answer:
         try:
-            return await self._client.post(url, cast_to=ChatCompletion, body=body, options={"headers": headers})
+            return await self._client.post(url, cast_to=kind, body=body, options={"headers": headers})
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 raise ContextOverflow(error.message) from error

@@ -1,11 +1,14 @@
 """The environment protocol, in Gymnasium's words, for agents that read messages and call tools."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from stepwell.config import Config
 from stepwell.rendering.messages import Message, Tool
+
+_T = TypeVar("_T")
+MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,8 @@ class Outcome:
     """The episode reached an end of its own: solved, failed, answered."""
     truncated: bool = False
     """A limit (of turns, say) cut the episode short."""
+    invalid_calls: int = 0
+    """Tool calls of the action that named no tool, or had arguments that the tool does not take: for statistics."""
 
     @property
     def reward(self) -> float:
@@ -30,9 +35,12 @@ class Outcome:
 class Environment(Protocol):
     """One episode at a time; a `TaskSet` makes one instance per running trajectory.
 
-    Laws (tests/environments/laws.py): `reset` with the same task gives the same messages; the same actions after it
-    give the same outcomes; two instances never influence each other; exactly the last outcome is terminated or
-    truncated.
+    `reset` and `step` may be plain functions, which then run in a thread, or `async` ones. What an environment can do
+    beyond this protocol it shows by having the methods of `Forkable`, `Unforkable`, `Hashed` or `Closing`.
+
+    Laws (tests/environments/laws.py): `reset` with the same task and seed gives the same messages; the same actions
+    after it give the same outcomes; two instances never influence each other; exactly the last outcome is terminated
+    or truncated; a fork goes on as the original would, and neither is changed by what the other does.
     """
 
     @property
@@ -40,20 +48,63 @@ class Environment(Protocol):
         """The tools that the agent is offered, the same for the whole episode."""
         ...
 
-    def reset(self, task_id: str) -> tuple[Message, ...]:
+    def reset(self, task_id: str, *, seed: int = 0) -> MaybeAwaitable[tuple[Message, ...]]:
         """Start the episode of `task_id`; returns the opening messages (system, user).
+
+        `seed` decides all that is drawn during the episode; an environment that draws nothing ignores it.
 
         Raises:
             NotFound: there is no such task.
         """
         ...
 
-    def step(self, action: Message) -> Outcome:
+    def step(self, action: Message) -> MaybeAwaitable[Outcome]:
         """Apply the policy's assistant message.
 
         Raises:
             EnvironmentFailed: the environment broke, through no fault of the policy.
         """
+        ...
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """Has a state that can be taken and put back. Others are forked by playing their actions again."""
+
+    def snapshot(self) -> MaybeAwaitable[object]:
+        """The state of the episode now. Nothing that happens later changes it."""
+        ...
+
+    def restore(self, snapshot: Any) -> MaybeAwaitable[None]:
+        """Go on from a state that any environment of the same task set gave; it may be used again."""
+        ...
+
+
+@runtime_checkable
+class Unforkable(Protocol):
+    """Cannot be played again, since what it does lasts, or since it never does the same twice."""
+
+    @property
+    def no_fork(self) -> str:
+        """Why."""
+        ...
+
+
+@runtime_checkable
+class Hashed(Protocol):
+    """Can tell more of its state than its messages do: playing an episode again is checked against that as well."""
+
+    def state_hash(self) -> MaybeAwaitable[bytes]:
+        """Equal for equal states; a few bytes."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """Holds what must be let go of at the end: a process, a connection."""
+
+    def close(self) -> MaybeAwaitable[None]:
+        """End the episode, wherever it is. Nothing else is called afterwards."""
         ...
 
 

@@ -49,7 +49,7 @@ def _sample(step: Step, credit: Credit, values: Floats) -> Sample:
     return Sample(
         step_id=step.id,
         trajectory_id=step.trajectory_id,
-        token_ids=np.concatenate([step.prompt_ids, step.response_ids]),
+        token_ids=step.token_ids,
         prompt_length=len(step.prompt_ids),
         logprobs=step.logprobs,
         advantages=credit.advantages,

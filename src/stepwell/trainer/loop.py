@@ -6,7 +6,7 @@ lease, so no batch is lost and none is trained on twice.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,10 +44,15 @@ class TrainerConfig(Config):
 
 
 _RECENT: Final = 5
+_FRUITLESS: Final = 3
+"""So often groups are collected that cannot be leased before that is taken for a mistake."""
 
-Collect = Callable[[int, Sequence[str]], Awaitable[None]]
-"""Makes that many more groups ready in the pool, sampled by the current policy, for an update that has groups of those
-tasks already."""
+Collect = Callable[[int, Sequence[str]], Awaitable[int]]
+"""Makes more groups ready in the pool, sampled by the current policy, for an update that wants so many and has groups
+of those tasks already. Gives how many the update is to wait for: fewer than it wanted where there are to be no more. For
+those that it has not made yet it is asked again."""
+Measured = Callable[[], Mapping[str, float]]
+"""What was measured, outside of the trainer, since it was last asked: for an update's metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +116,8 @@ class Trainer:
         snapshots = self._evidence.snapshots
         save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress, snapshots)
 
-    async def updates(self, collect: Collect) -> AsyncIterator[UpdateInfo]:
-        """Train until `config.updates` or `config.stop_at_reward`.
+    async def updates(self, collect: Collect, measured: Measured = dict) -> AsyncIterator[UpdateInfo]:
+        """Train until `config.updates` or `config.stop_at_reward`; `measured` is asked once the groups are there.
 
         Yields each update after it is published and recorded, and checkpointed and acknowledged if that was its turn.
         """
@@ -120,8 +125,13 @@ class Trainer:
             started = time.perf_counter()
             leases = await self._lease(collect)
             collected = time.perf_counter()
+            others = measured()
             metrics = await asyncio.to_thread(self._learn, _in_order(leases))
-            metrics |= {"seconds_collect": collected - started, "seconds_learn": time.perf_counter() - collected}
+            metrics |= {
+                **others,
+                "seconds_collect": collected - started,
+                "seconds_learn": time.perf_counter() - collected,
+            }
             yield await asyncio.to_thread(self._finish, leases, metrics)
 
     def _good_enough(self) -> bool:
@@ -136,21 +146,33 @@ class Trainer:
     async def _lease(self, collect: Collect) -> list[Lease]:
         """Fresh groups for one update: first what is ready already (after a restart, say), then what is missing."""
         leases: list[Lease] = []
-        missing = self._config.groups_per_update
+        missing, unsuccessful = self._config.groups_per_update, 0
         while missing:
             lease = await asyncio.to_thread(self._lease_ready, missing, self._learner.policy.version)
             if lease.groups:
                 leases.append(lease)
                 missing -= len(lease.groups)
+                unsuccessful = 0
             else:
-                await collect(missing, [group.info.task_id for lease in leases for group in lease.groups])
+                missing = await collect(missing, [group.info.task_id for lease in leases for group in lease.groups])
+                unsuccessful += 1
+                if unsuccessful == _FRUITLESS:
+                    raise InvalidRequest(
+                        f"groups were collected {_FRUITLESS} times, but the pool hands none of them to "
+                        f"{self._run.name!r}: see `stepwell pool stats` for what it dropped, and why"
+                    )
         return leases
 
     def _lease_ready(self, limit: int, min_policy_version: int) -> Lease:
         wanted = Selection(channel=self._run.name, min_policy_version=min_policy_version)
-        return self._run.pool.lease(
-            LeaseSpec(consumer=self._run.name, limit=limit, seconds=self._config.lease_seconds, selection=wanted)
+        spec = LeaseSpec(
+            consumer=self._run.name,
+            unit="group" if self._algorithm.siblings is None else "siblings",
+            limit=limit,
+            seconds=self._config.lease_seconds,
+            selection=wanted,
         )
+        return self._run.pool.lease(spec)
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = _collection_metrics(groups)

@@ -17,7 +17,7 @@ from stepwell.algorithms.base import Scope
 from stepwell.algorithms.objective import Objective
 from stepwell.errors import NonFiniteUpdate
 from stepwell.policy.model import Policy
-from stepwell.prefix_tree.pack import Merging
+from stepwell.prefix_tree.pack import MICRO_BATCH_TOKENS, Merging
 from stepwell.trainer.collate import MicroBatch, micro_batches
 from stepwell.trainer.losses import correction_weights, entropy, kl_estimate, policy_loss, value_loss
 from stepwell.trainer.metrics import Totals
@@ -38,7 +38,7 @@ class LearnerConfig(OptimizerConfig):
     minibatch_steps: int | None = Field(default=None, ge=1)
     """Samples (steps of agents) per optimiser step, in an order that is shuffled for each epoch; null: all at once.
     Where the objective is about trajectories, those stay whole, so it may be some more."""
-    micro_batch_tokens: int = Field(default=4096, ge=1)
+    micro_batch_tokens: int = Field(default=MICRO_BATCH_TOKENS, ge=1)
     """Tokens of one forward and backward pass, after merging; bounds memory, changes no result."""
     tree: Merging = "auto"
     """Whether tokens that rows share from their start are computed once (`on`), for each row (`off`), or once where

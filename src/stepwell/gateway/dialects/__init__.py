@@ -3,10 +3,12 @@
 from typing import Final
 
 from stepwell.gateway.dialects.base import Dialect
-from stepwell.gateway.dialects.chat import ChatDialect
+from stepwell.gateway.dialects.chat import ChatDialect, Tokenize
 from stepwell.gateway.dialects.completions import CompletionsDialect
-from stepwell.gateway.dialects.messages import MessagesDialect
+from stepwell.gateway.dialects.messages import CountTokens, MessagesDialect
 from stepwell.gateway.dialects.responses import ResponsesDialect
 
 DIALECTS: Final[tuple[Dialect, ...]] = (ChatDialect(), CompletionsDialect(), ResponsesDialect(), MessagesDialect())
 """All that are served."""
+COUNTS: Final[tuple[CountTokens | Tokenize, ...]] = (CountTokens(), Tokenize())
+"""The doors that say how long a prompt would be."""

@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
@@ -15,7 +15,15 @@ from stepwell.gateway.ingest.bodies import Body, described
 from stepwell.gateway.ingest.context import Context
 from stepwell.gateway.ingest.feedback import EventWire, FeedbackWire
 from stepwell.gateway.ingest.submit import Intake, Submission, SubmitEndpoint, told
-from stepwell.gateway.ingest.views import SessionAnswer, StatsView, TrajectoryView, Verdicts, trajectory_json
+from stepwell.gateway.ingest.views import (
+    SessionAnswer,
+    StatsView,
+    TrajectoryView,
+    TreeView,
+    Verdicts,
+    trajectory_json,
+    tree_shape,
+)
 from stepwell.gateway.ingest.wire import (
     CurationWire,
     EndWire,
@@ -31,6 +39,8 @@ from stepwell.gateway.keys import KeyRing
 from stepwell.gateway.observe import Meters
 from stepwell.gateway.problems import explain
 from stepwell.gateway.sessions import Sessions
+from stepwell.prefix_tree.pack import MICRO_BATCH_TOKENS, Merging
+from stepwell.prefix_tree.savings import trained_rows
 
 _KINDS: Final[dict[str, tuple[type[Item], str]]] = {
     "groups": (GroupWire, "Open groups: trajectories of one task, to be compared with each other."),
@@ -41,6 +51,7 @@ _KINDS: Final[dict[str, tuple[type[Item], str]]] = {
     "feedback": (FeedbackWire, "Say what a person thinks of an answer or a conversation."),
     "events": (EventWire, "Record the turns of a live product; an unknown conversation becomes a trajectory."),
 }
+_Budget = Annotated[int, Query(ge=1)]
 _W = TypeVar("_W", bound=Wire)
 
 
@@ -99,6 +110,7 @@ class Ingest:
         )
         add("/sessions", self.session, methods=["POST"], response_model=SessionAnswer, openapi_extra=session)
         add("/trajectories/{trajectory_id}", self.trajectory, methods=["GET"], response_model=TrajectoryView)
+        add("/groups/{group_id}/tree", self.tree, methods=["GET"], response_model=TreeView)
         add("/stats", self.stats, methods=["GET"], response_model=StatsView)
         return router
 
@@ -122,6 +134,12 @@ class Ingest:
     def trajectory(self, trajectory_id: str) -> Response:
         """Read one trajectory with its steps, token ids included, and what is known about them."""
         return Response(trajectory_json(self._pool.trajectory(trajectory_id)), media_type="application/json")
+
+    def tree(self, group_id: str, budget: _Budget = MICRO_BATCH_TOKENS, tree: Merging = "auto") -> Response:
+        """Say what merging shared prefixes saves when a group is trained on, with `budget` tokens to a pass and `tree`
+        as in the learner's settings; and how the rows of all its trainable steps hang together."""
+        rows = trained_rows(self._pool.group(group_id).trajectories)
+        return JSONResponse(tree_shape(rows, budget, tree))
 
     def stats(self) -> Response:
         """Count everything in the pool."""

@@ -3,15 +3,20 @@
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from stepwell.gateway.ingest.wire import StepWire, TrajectoryWire
+from stepwell.prefix_tree.pack import Merging
+from stepwell.prefix_tree.savings import savings, sharing
+from stepwell.prefix_tree.tree import merged
 from stepwell.types import (
     Annotation,
     AnnotationKind,
     GroupInfo,
+    Ids,
     Record,
     Status,
     Step,
@@ -126,6 +131,38 @@ class TrajectoryView(View):
     """Its labels."""
 
 
+class SegmentView(View):
+    """Consecutive tokens of a prefix tree that the same rows go through."""
+
+    start: int
+    """Place of its first token in the tree."""
+    stop: int
+    """Place after its last token, where what follows it begins."""
+    end: int
+    """Place after all that follows it."""
+    depth: int
+    """Position of its first token in the rows that go through it."""
+    parent: int
+    """Index of the segment that it continues; -1: none."""
+    rows: int
+    """How many rows go through it or end in it."""
+
+
+class TreeView(View):
+    """What merging shared prefixes saves when a group is trained on, and the tree of its rows."""
+
+    rows: int
+    """Trainable steps: each is a row of its prompt and its response."""
+    flat_tokens: int
+    """Of all rows."""
+    tokens: int
+    """That an update on the group computes."""
+    ratio: float
+    """`tokens` for each of `flat_tokens`; 1: nothing is saved."""
+    segments: list[SegmentView]
+    """Of the tree of all rows, parents before children. A pass that it does not fit into gets a part of it."""
+
+
 class StatsView(View):
     """Counts of everything in the pool."""
 
@@ -172,6 +209,14 @@ def trajectory_shape(trajectory: Trajectory) -> dict[str, Any]:
         "verdict": trajectory.verdict,
         "tags": list(trajectory.tags),
     }
+
+
+def tree_shape(rows: Sequence[Ids], budget: int, merging: Merging) -> dict[str, Any]:
+    """The rows of a group as `TreeView` has them."""
+    saved, whole = savings(rows, budget, merging), merged(rows)
+    parts = zip(whole.segments, sharing(whole), strict=True)
+    segments = [{**dataclasses.asdict(segment), "rows": through} for segment, through in parts]
+    return {**dataclasses.asdict(saved), "ratio": saved.ratio, "segments": segments}
 
 
 def log_line(cursor: int, record: Record) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Blocks:
     def __init__(self, tree: PrefixTree, device: torch.device) -> None:
         if device.type != "cpu":
             raise TypeError(f"attention block by block is for CPUs, not for {device}")
-        self.blocks = tuple(_blocks(tree))
+        self.blocks = blocks_of(tree)
         self._positions = torch.from_numpy(tree.positions)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:  # noqa: ARG002
@@ -63,6 +63,11 @@ class Blocks:
             return None
         visible = (i - j < window) & (i >= j)
         return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -math.inf)
+
+
+def blocks_of(tree: PrefixTree) -> tuple[Block, ...]:
+    """All that there is to compute: first each segment with itself, neighbours of equal length at once."""
+    return tuple(_blocks(tree))
 
 
 def _blocks(tree: PrefixTree) -> Iterator[Block]:

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from stepwell.gateway.dialects.base import Answer, ChatCall, StreamWriter
 from stepwell.gateway.dialects.chat.parse import parse
 from stepwell.gateway.dialects.chat.write import ChatWriter, whole
@@ -28,4 +30,22 @@ class ChatDialect:
 
     def problem(self, problem: Problem) -> bytes:
         """See `Dialect`."""
+        return problem_json(problem)
+
+
+class Tokenize:
+    """`POST /tokenize`, as vLLM has it for conversations: how long a prompt would be. No step is made."""
+
+    path: Final = "/tokenize"
+
+    def parse(self, body: Any, raw: bytes) -> ChatCall:
+        """The call whose prompt is to be counted. Raises InvalidRequest."""
+        return parse(body, raw)
+
+    def answer(self, count: int) -> bytes:
+        """The body of the answer: `count` prompt tokens."""
+        return msgspec.json.encode({"count": count})
+
+    def problem(self, problem: Problem) -> bytes:
+        """The body of an error answer."""
         return problem_json(problem)

@@ -1,0 +1,89 @@
+"""Siblings: each turn of a trunk is taken anew from the very state that it was in, the last turn first."""
+
+import pytest
+
+from stepwell.algorithms.base import Siblings
+from stepwell.errors import EnvironmentFailed, InvalidRequest
+from stepwell.pool.lease import LeaseSpec
+from stepwell.pool.store import SQLitePool
+from stepwell.rollout.group import Collector
+from stepwell.rollout.run import EnvironmentPlayer, RolloutConfig
+from stepwell.rollout.siblings import SiblingCollector
+from stepwell.types import Group
+from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedTasks, endless
+
+REVERSE = Siblings()
+THREE = [GO_ON, GO_ON, DONE]
+
+
+def siblings(pool: SQLitePool, scripts, plan: Siblings = REVERSE, **config) -> SiblingCollector:
+    settings = RolloutConfig(**{"group_size": 2, **config})
+    player = EnvironmentPlayer(ScriptedTasks(scripts), ScriptedAgent(pool), pool, settings)
+    return SiblingCollector(Collector(player, pool, settings), plan)
+
+
+def ready(pool: SQLitePool) -> list[Group]:
+    lease = pool.lease(LeaseSpec(consumer="trainer", unit="siblings", limit=100))
+    pool.acknowledge(lease.id)
+    return list(lease.groups)
+
+
+async def test_the_last_turn_comes_first_and_each_has_groups_of_its_own(pool: SQLitePool) -> None:
+    collector, tasks = siblings(pool, [THREE]), endless()
+    for turn in (2, 1, 0):
+        assert await collector.collect(tasks, 2) == 2
+        groups = ready(pool)
+        assert {group.info.origin_index for group in groups} == {turn}
+        assert {group.info.task_id for group in groups} == {"task-0", "task-1"}
+        for group in groups:
+            assert len(group.trajectories) == 2
+            for sibling in group.trajectories:
+                assert [step.index for step in sibling.steps] == list(range(turn, 3))
+                assert sibling.complete
+    assert await collector.collect(tasks, 2) == 2  # and then there are new trunks
+    assert {group.info.task_id for group in ready(pool)} == {"task-2", "task-3"}
+
+
+async def test_forward_begins_with_the_first_turn(pool: SQLitePool) -> None:
+    collector = siblings(pool, [THREE], Siblings(order="forward"))
+    assert await collector.collect(endless(), 1) == 1
+    assert [group.info.origin_index for group in ready(pool)] == [0]
+
+
+async def test_trunks_are_in_no_group_and_named_by_their_siblings(pool: SQLitePool) -> None:
+    await siblings(pool, [THREE]).collect(endless(), 1)
+    (group,) = ready(pool)
+    trunk = pool.trajectory(group.info.origin_id)
+    assert (trunk.info.group_id, trunk.info.source, len(trunk.steps)) == (None, "trunk", 3)
+
+
+async def test_a_shorter_trunk_takes_part_only_in_the_turns_that_it_had(pool: SQLitePool) -> None:
+    collector = siblings(pool, [[DONE], THREE, THREE])
+    counts = [await collector.collect(endless(), 2) for _ in range(3)]
+    assert counts == [1, 1, 2]
+
+
+async def test_several_trunks_of_a_task_are_counted_as_groups(pool: SQLitePool) -> None:
+    assert await siblings(pool, [[DONE]], Siblings(trunks=2)).collect(endless(), 4) == 4
+    assert sorted(group.info.task_id for group in ready(pool)) == ["task-0", "task-0", "task-1", "task-1"]
+
+
+async def test_a_trunk_that_failed_is_played_again_and_keeps_nothing_of_the_failure(pool: SQLitePool) -> None:
+    collector = siblings(pool, [[GO_ON, EnvironmentFailed("crash")], THREE])
+    assert await collector.collect(endless(), 1) == 1
+    assert [group.info.origin_index for group in ready(pool)] == [2]
+    assert dict(pool.stats().trajectories_by_status)["failed"] == 1
+
+
+async def test_an_environment_that_cannot_be_forked_ends_the_rollout_with_its_reason(pool: SQLitePool) -> None:
+    collector = siblings(pool, [THREE])
+    tasks = collector._collector.player.tasks
+    made = tasks.make
+    tasks.make = lambda: setattr(environment := made(), "no_fork", "it sends letters") or environment
+    with pytest.raises(EnvironmentFailed, match="cannot be forked: it sends letters"):
+        await collector.collect(endless(), 1)
+
+
+async def test_too_few_tasks_are_an_error(pool: SQLitePool) -> None:
+    with pytest.raises(InvalidRequest, match="there are only 0"):
+        await siblings(pool, [THREE]).collect(iter(()), 1)
