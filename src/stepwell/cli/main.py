@@ -25,6 +25,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "train": "stepwell train lookup learner.lr=3e-4",
     "dashboard": "stepwell dashboard runs/latest",
     "pool": "stepwell pool ls",
+    "show": "stepwell show tree",
     "drift": "stepwell drift --pool runs/serve.sqlite",
     "keys": "stepwell keys create --name laptop --scope agent",
     "doctor": "stepwell doctor",

@@ -106,9 +106,7 @@ def run(
 
 def _own_agent(command: str, task_file: Path | None, reward: str) -> list[str]:
     if task_file is None:
-        raise InvalidRequest(
-            "--agent needs --task-file: what it is to do, a JSON object with a `prompt` per line"
-        )
+        raise InvalidRequest("--agent needs --task-file: what it is to do, a JSON object with a `prompt` per line")
     settings = {"use": "black_box", "command": command, "tasks": str(task_file), "reward": reward}
     return [f"environment.{name}={json.dumps(value)}" for name, value in settings.items()]
 
