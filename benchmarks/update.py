@@ -33,7 +33,7 @@ from stepwell.algorithms.grpo import GRPO
 from stepwell.engines.base import Generation
 from stepwell.engines.local import LocalEngine
 from stepwell.policy.attention import ATTENTION
-from stepwell.policy.model import Policy
+from stepwell.policy.model import Policy, PolicyConfig
 from stepwell.trainer.collate import make_samples
 from stepwell.trainer.update import Learner, LearnerConfig
 from stepwell.types import Group, GroupInfo, Sampling, Step, Trajectory, TrajectoryInfo
@@ -88,7 +88,7 @@ def _alternating(ours: Update, count: int) -> tuple[list[float], list[float]]:
 @contextmanager
 def _ours() -> Iterator[Update]:
     """As `stepwell train` does it, without environment and pool: engine, credit, learner."""
-    policy = Policy(_model(attn_implementation=ATTENTION), name="tiny", value_head_size=8)
+    policy = Policy(_model(attn_implementation=ATTENTION), PolicyConfig(value_head_size=8), name="tiny")
     learner = Learner(policy, LearnerConfig(lr=LR))
     algorithm = GRPO().build()
     with closing(LocalEngine(policy, eos_ids=(), max_batch=PROMPTS * GROUP)) as engine:
