@@ -54,7 +54,7 @@ class Gateway:
 
     def megabytes(self) -> float:
         """Resident memory."""
-        return self.process.memory_info().rss / 2**20
+        return float(self.process.memory_info().rss) / 2**20
 
     def calls(self, count: int, *, stream: bool, clients: int, fresh: bool = False) -> tuple[Load, float]:
         """Run calls; gives also the CPU milliseconds per call."""

@@ -72,7 +72,7 @@ def measure(quick: bool, device: str = "cpu") -> Sequence[Row]:
     if quick:
         torch.set_num_threads(1)  # more gain nothing on lengths this small, and lose much where a core is busy
     cases = QUICK if quick else GPU if device == "cuda" else FULL
-    jobs = [_building, *(partial(_compared, case, device) for case in cases)]
+    jobs: list[Callable[[], Iterator[Row]]] = [_building, *(partial(_compared, case, device) for case in cases)]
     if device == "cpu":
         jobs.append(partial(_back_ends, Case(_SMALL, "siblings", 32 if quick else 2, 2)))
         jobs.append(partial(_back_ends, Case(_SMALL, "crumbs", 2 if quick else 1, 2)))
@@ -138,7 +138,7 @@ def _alternating(
 ) -> Sequence[load.Pass]:
     """The fastest pass of each way, which take turns."""
     load.evaluate(policy, samples[:1], "off")
-    if policy.model.device.type == "cuda":  # kernels are compiled for the shapes that come
+    if load.device_of(policy).type == "cuda":  # kernels are compiled for the shapes that come
         for way in ways:
             load.evaluate(policy, samples, way)
     best: dict[Merging, load.Pass] = {}

@@ -181,17 +181,23 @@ def evaluate(policy: Policy, samples: Sequence[Sample], merging: Merging, backen
 
 
 def _backward(policy: Policy, batch: MicroBatch, backend: str | None) -> None:
-    device = policy.model.device
+    device = device_of(policy)
     plan = batch.plan if backend is None else BACKENDS[backend](batch.plan.tree, device)
     hidden = policy.hidden(batch.ids.to(device), batch.positions.to(device), plan)
     logprobs = policy.logits(hidden[batch.read.to(device)]).log_softmax(-1)
     chosen = logprobs[batch.predicting.to(device), batch.targets.to(device)]
-    (-(chosen * batch.weights.to(device)).sum()).backward()
+    loss: torch.Tensor = -(chosen * batch.weights.to(device)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _wait(policy: Policy) -> None:
-    if policy.model.device.type == "cuda":
+    if device_of(policy).type == "cuda":
         torch.cuda.synchronize()
+
+
+def device_of(policy: Policy) -> torch.device:
+    """Where its weights are."""
+    return next(policy.model.parameters()).device
 
 
 def peak_memory(model: str, workload: str, divisor: int, merging: Merging, device: str) -> int:

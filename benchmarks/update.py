@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -117,7 +118,13 @@ async def _trajectory(engine: LocalEngine, prompt: Sequence[int]) -> Trajectory:
     chunks = [chunk async for chunk in engine.generate(request)]
     response = [token for chunk in chunks for token in chunk.token_ids]
     logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
-    step = Step(trajectory_id=info.id, index=0, prompt_ids=request.prompt_ids, response_ids=response, logprobs=logprobs)
+    step = Step(
+        trajectory_id=info.id,
+        index=0,
+        prompt_ids=request.prompt_ids,
+        response_ids=np.array(response, np.int32),
+        logprobs=np.array(logprobs, np.float32),
+    )
     reward = _reward(response)
     return Trajectory(info=info, steps=(step,), step_rewards=(reward,), reward=reward, status="terminated")
 
@@ -129,7 +136,7 @@ def _train_with_trl(updates: int, after_each: Update) -> None:
     from datasets import Dataset  # noqa: PLC0415  # comes with trl
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415  # optional: the peer that is measured
 
-    class Clock(transformers.TrainerCallback):
+    class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # of a class that is not typed
         def on_step_end(self, *_: Any, **__: Any) -> None:
             after_each()
 

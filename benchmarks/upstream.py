@@ -41,7 +41,9 @@ def _completion(ids: list[int], finish: str | None) -> dict[str, Any]:
 
 
 def _chat(ids: list[int], finish: str | None, part: str) -> dict[str, Any]:
-    content = [{"token": " word", "logprob": -1.0, "bytes": None, "top_logprobs": []} for _ in ids]
+    content: list[dict[str, Any]] = [
+        {"token": " word", "logprob": -1.0, "bytes": None, "top_logprobs": []} for _ in ids
+    ]
     text = {"role": "assistant", "content": " word" * len(ids)}
     return {"index": 0, part: text, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": finish}
 
