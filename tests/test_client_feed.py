@@ -282,6 +282,14 @@ def test_refills_say_which_groups_lack_trajectories(client, pool):
     assert (refill, refill.missing) == (pool.refills()[0], 3)
 
 
+def test_a_group_is_given_up_with_its_reason(client, pool):
+    pool.put(*ready_group("g", size=3)[:1])
+    client.drop_group("g", "the environment is gone")
+    assert pool.stats().groups_dropped == (("the environment is gone", 1),)
+    with pytest.raises(NotFound, match="no group 'nobody'"):
+        client.drop_group("nobody", "why")
+
+
 def everything_of(pool):
     return [(cursor, record) for cursor, record in pool.log(limit=1000)]
 

@@ -145,6 +145,7 @@ CHOSEN: dict[str, dict[str, object]] = {
     "rtpo-loo": {
         "use": "rtpo",
         "order": "reverse",
+        "skip_alike": False,
         "baseline": "leave_one_out",
         "scale": "none",
         "zero_advantage": "keep",
@@ -156,6 +157,7 @@ CHOSEN: dict[str, dict[str, object]] = {
     "rtpo-paper": {
         "use": "rtpo",
         "order": "reverse",
+        "skip_alike": False,
         "baseline": "mean",
         "scale": "none",
         "zero_advantage": "keep",

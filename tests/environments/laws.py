@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.environments.agentdojo import AgentDojoConfig
+from stepwell.environments.bfcl import BFCLConfig
 from stepwell.environments.chain import ChainConfig
 from stepwell.environments.functions import FunctionsConfig
 from stepwell.environments.lookup import LookupConfig
 from stepwell.environments.math_python import MathPythonConfig
+from stepwell.environments.mcp_tools import MCPConfig
+from stepwell.environments.openenv import OpenEnvConfig
 from stepwell.environments.search_qa import SearchQAConfig
+from stepwell.environments.verifiers_env import VerifiersConfig
+from stepwell.environments.verifiers_tasks import VerifiersTasksConfig
 from stepwell.errors import ConfigError, MissingDependency
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import Outcome, TaskSet
 from stepwell.rollout.episode import Episode
+from tests.environments.servers import mcp_url, openenv_url
 
 Script = tuple[Message, ...]
 
@@ -162,7 +169,92 @@ _COMPUTING: tuple[Script, ...] = (
 )
 
 
+def optional(make: Callable[[], TaskSet]) -> TaskSet:
+    """A task set whose package may be missing, which skips the test."""
+    try:
+        return make()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+def answers_file(folder: Path) -> Path:
+    """Tasks of our own for a server that knows capitals."""
+    path = folder / "capitals.jsonl"
+    rows = [{"prompt": f"What is the capital of Quell? ({number})", "answer": "Marn"} for number in range(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _mcp(folder: Path, **settings: object) -> TaskSet:
+    named = {"url": optional_url(mcp_url), "tasks": str(answers_file(folder)), "max_turns": 3}
+    return MCPConfig.model_validate({**named, **settings}).build()
+
+
+def _beside(reference: str) -> str:
+    return f"{Path(__file__).parent}/{reference}"
+
+
+def optional_url(serve: Callable[[], str]) -> str:
+    """The URL of a server of ours whose package may be missing, which skips the test."""
+    try:
+        return serve()
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+_ASKING: tuple[Script, ...] = (
+    (call("capital", land="Quell"), call("repeat", text="ab", times=3), say("Marn")),
+    (call("capital", land="Nowhere"), call("nonsense"), call("capital", text="wrong key")),
+    (say("I do not know."),),
+)
+
+
 CASES: tuple[Case, ...] = (
+    Case(
+        "agentdojo",
+        lambda _: optional(AgentDojoConfig(suites=("workspace",), max_turns=3).build),
+        (
+            (
+                call("get_current_day"),
+                call("send_email", recipients=["ada@example.com"], subject="Lunch", body="At one?"),
+                say("Done."),
+            ),
+            (call("create_file", filename="a.txt", content="b"), call("nonsense"), call("get_day", text="wrong key")),
+            (say("I do not know."),),
+        ),
+    ),
+    Case(
+        "bfcl",
+        lambda _: optional(BFCLConfig(max_steps=3, turn_weight=0.5).build),
+        (
+            (call("ls", a=True), call("mkdir", dir_name="there"), call("ls")),
+            (call("cd", folder="document"), say("Done."), call("ls"), call("nonsense"), call("cd", text="wrong key")),
+        ),
+    ),
+    Case(
+        "openenv",
+        lambda _: OpenEnvConfig(url=optional_url(openenv_url), max_turns=3).build(),
+        (
+            (call("act", by=1), call("act", by=1), call("act", by=20)),
+            (call("act", by=0), call("nonsense"), call("act", text="wrong key")),
+        ),
+    ),
+    Case("mcp", _mcp, _ASKING),
+    Case(
+        "verifiers",
+        lambda _: optional(VerifiersConfig(environment=_beside("verifiers_legacy.py:load_doubling")).build),
+        (
+            (call("double", x=2), call("double", x=3), say("4")),
+            (call("double", x="two"), call("nonsense"), call("double", text="wrong key")),
+            (say("I do not know."),),
+        ),
+    ),
+    Case(
+        "verifiers_tasks",
+        lambda _: optional(VerifiersTasksConfig(taskset=_beside("verifiers_current.py:Sums"), most=50).build),
+        ((say("1"),), (call("nonsense"),)),
+    ),
+    Case("mcp-read_only", lambda folder: _mcp(folder, read_only=True), _ASKING),
     Case(
         "chain",
         lambda _: ChainConfig(turns=3).build(),

@@ -223,6 +223,24 @@ class SettlingLaws:
         pool.put(*complete_trajectory("t1", "g"))
         assert members(pool, "two") == [["t0"]]
 
+    def test_a_group_that_is_given_up_counts_under_its_first_reason_and_never_becomes_ready(self, pool: Pool) -> None:
+        pool.put(GroupInfo(id="g", task_id="", size=2), *complete_trajectory("t0", "g"))
+        pool.drop_group("g", "its siblings are alike")
+        pool.drop_group("g", "another reason")
+        pool.put(*complete_trajectory("t1", "g"))
+        assert names(pool) == []
+        assert pool.refills() == []
+        assert pool.stats().groups_dropped == (("its siblings are alike", 1),)
+        assert pool.verify() == []
+
+    def test_a_group_that_is_ready_or_unknown_cannot_be_given_up(self, pool: Pool) -> None:
+        pool.put(*group_of("g", 0))
+        with pytest.raises(Conflict, match="'g' is ready"):
+            pool.drop_group("g", "too late")
+        with pytest.raises(NotFound, match="no group 'h'"):
+            pool.drop_group("h", "a typing mistake")
+        assert names(pool) == ["g"]
+
     def test_a_lost_trajectory_asks_for_another_and_blocks_no_other_group(self, pool: Pool) -> None:
         pool.put(GroupInfo(id="torn", task_id="task", size=2, channel="c"), *complete_trajectory("t0", "torn"))
         pool.put(TrajectoryInfo(id="t1", group_id="torn"), *group_of("whole", 0))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stepwell.errors import EngineError, EnvironmentFailed, PoolError
+from stepwell.errors import EngineError, EnvironmentFailed, InvalidRequest, PoolError
 from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.env import Outcome
@@ -48,6 +48,21 @@ async def test_a_task_that_fails_too_often_gives_up_with_the_reason(pool: SQLite
     with pytest.raises(EnvironmentFailed, match=reason):
         await collector(pool, ScriptedTasks([BROKEN]), max_failures=3).collect_groups(endless(), 1, 2)
     assert pool.lease(LeaseSpec(consumer="trainer", limit=10)).groups == ()
+
+
+async def test_a_group_that_is_given_up_is_dropped_with_the_reason(pool: SQLitePool) -> None:
+    with pytest.raises(EnvironmentFailed):
+        await collector(pool, ScriptedTasks([BROKEN]), max_failures=0).collect_groups(endless(), 1, 2)
+    ((reason, count),) = pool.stats().groups_dropped
+    assert reason.startswith("given up: 2 trajectories of task task-0 failed")
+    assert count == 1
+
+
+async def test_a_failure_that_another_try_would_not_mend_is_not_tried_again(pool: SQLitePool) -> None:
+    agent = ScriptedAgent(pool, before=lambda turn: (_ for _ in ()).throw(InvalidRequest("no such model")))
+    with pytest.raises(EnvironmentFailed, match="task-0 cannot be played: InvalidRequest: no such model"):
+        await collector(pool, ScriptedTasks([GOOD]), agent).collect_groups(endless(), 1, 1)
+    assert statuses(pool) == {"failed": 1}
 
 
 async def test_as_many_failures_as_allowed_are_survived(pool: SQLitePool) -> None:

@@ -1,9 +1,12 @@
 """Siblings: each turn of a trunk is taken anew from the very state that it was in, the last turn first."""
 
+import asyncio
+import itertools
+
 import pytest
 
 from stepwell.algorithms.base import Siblings
-from stepwell.errors import EnvironmentFailed, InvalidRequest
+from stepwell.errors import EngineError, EnvironmentFailed, InvalidRequest
 from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.group import Collector
@@ -87,3 +90,46 @@ async def test_an_environment_that_cannot_be_forked_ends_the_rollout_with_its_re
 async def test_too_few_tasks_are_an_error(pool: SQLitePool) -> None:
     with pytest.raises(InvalidRequest, match="there are only 0"):
         await siblings(pool, [THREE]).collect(iter(()), 1)
+
+
+SKIPPING = Siblings(skip_alike=True)
+
+
+async def test_siblings_that_all_take_the_same_step_are_not_played_on_and_their_group_is_dropped(
+    pool: SQLitePool,
+) -> None:
+    collector = siblings(pool, [THREE], SKIPPING, group_size=3, concurrency=2)
+    tasks = endless()
+    for _ in range(2):  # this agent always does the same, so no turn of any trunk teaches anything
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await collector.collect(tasks, 1)
+    reasons = dict(pool.stats().groups_dropped)
+    assert set(reasons) == {"its siblings all took the same step"}
+    assert ready(pool) == []
+    some = [pool.trajectory(s.info.id) for _, s in pool.trajectories() if s.info.source == "rollout"]
+    assert {(len(t.steps), t.reward) for t in some if t.status == "truncated"} == {(1, None)}
+
+
+async def test_siblings_that_differ_are_played_to_the_end(pool: SQLitePool) -> None:
+    collector = siblings(pool, [THREE], SKIPPING, group_size=2)
+    agent = collector._collector.player.actor
+    agent.answers = itertools.cycle(["left", "right"])
+    assert await collector.collect(endless(), 1) == 1
+    (group,) = ready(pool)
+    assert all(t.complete for t in group.trajectories)
+    assert pool.stats().groups_dropped == ()
+
+
+async def test_a_sibling_that_fails_before_its_step_holds_nobody_back(pool: SQLitePool) -> None:
+    collector = siblings(pool, [THREE], SKIPPING, group_size=2)
+    agent, calls = collector._collector.player.actor, itertools.count()
+
+    def first_sibling_fails(turn: int) -> None:
+        if next(calls) == 3:  # after the three turns of the trunk
+            raise EngineError("gone")
+
+    agent.before = first_sibling_fails
+    assert await collector.collect(endless(), 1) == 1
+    (group,) = ready(pool)
+    assert len(group.trajectories) == 2

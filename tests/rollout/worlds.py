@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.errors import NotFound
@@ -66,6 +66,8 @@ class ScriptedAgent:
 
     pool: Pool
     before: Callable[[int], object] = lambda turn: None
+    answers: Iterator[str] | None = None
+    """What it says instead, one after the other."""
     seen: list[tuple[str, ...]] = field(default_factory=list)
     """Contents of the messages of each call."""
     running: int = 0
@@ -83,7 +85,8 @@ class ScriptedAgent:
                 await waiting
             step = Step(trajectory_id=trajectory_id, index=turn, prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5])
             await asyncio.wrap_future(self.pool.append([step]))
-            return Action(Message(role="assistant", content=f"turn {turn}"), step.id)
+            content = next(self.answers) if self.answers else f"turn {turn}"
+            return Action(Message(role="assistant", content=content), step.id)
         finally:
             self.running -= 1
 

@@ -99,6 +99,8 @@ class Siblings:
     """Which turn comes first: the last, or the first."""
     trunks: int = 1
     """Trajectories of each task that siblings are forked from."""
+    skip_alike: bool = False
+    """Siblings that all take the same step are not played on: their advantages cancel, whatever happens next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

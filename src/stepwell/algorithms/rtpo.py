@@ -123,6 +123,10 @@ class RTPO(AlgorithmConfig):
     """Which turn of the trunks is taken anew and trained first: the last, as published, or the first."""
     trunks: int = Field(default=1, ge=1)
     """Trajectories of each task whose turns are taken anew, by `rollout.group_size` siblings each."""
+    skip_alike: bool = True
+    """Siblings that all take the same step are dropped at once. What they earn differs by luck alone, and their
+    advantages, which sum to 0, push the same tokens: playing them on would cost turns and teach nothing. As published,
+    they are played on, and count in the mean that the loss is."""
     objective: Objective = Objective()
     """Token ratio, clip 0.2, every step counts equally."""
 
@@ -143,10 +147,14 @@ class RTPO(AlgorithmConfig):
             needs_values="step" if self.baseline == "critic" else "none",
             needs_logprobs=self.continuation == "reused",
             regroup=pool_equal_states if self.pool_equal_states else None,
-            siblings=Siblings(order=self.order, trunks=self.trunks) if self.plain_groups == "refuse" else None,
+            siblings=self._siblings() if self.plain_groups == "refuse" else None,
             diagnose=self._diagnose,
             objective=self.objective,
         )
+
+    def _siblings(self) -> Siblings:
+        cancels = self.baseline != "critic"  # with one the advantages of equal steps do not
+        return Siblings(order=self.order, trunks=self.trunks, skip_alike=self.skip_alike and cancels)
 
     def _diagnose(self, group: Group, inputs: Inputs) -> dict[str, float]:
         """How many siblings there are, how many turns they took, and whether they teach nothing."""

@@ -131,6 +131,10 @@ class AsyncConsumer:
             if not lease.settled:
                 await lease.ack()
 
+    async def drop_group(self, group_id: str, reason: str) -> None:
+        """Give a group up: it will never be ready. Raises NotFound, and Conflict if it is ready."""
+        await self.send(feed.drop_group(group_id, reason))
+
     async def nack_all(self, consumer: str) -> int:
         """Give back whatever `consumer` still holds: it was restarted and lost its leases. Gives their number."""
         return await self.send(feed.nack_all(consumer))

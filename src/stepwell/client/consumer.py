@@ -128,6 +128,10 @@ class Consumer:
             if not lease.settled:
                 lease.ack()
 
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """Give a group up: it will never be ready. Raises NotFound, and Conflict if it is ready."""
+        self.send(feed.drop_group(group_id, reason))
+
     def nack_all(self, consumer: str) -> int:
         """Give back whatever `consumer` still holds: it was restarted and lost its leases. Gives their number."""
         return self.send(feed.nack_all(consumer))

@@ -114,6 +114,14 @@ def nack(lease_id: str, reason: str) -> Call[None]:
     return Call(path=_lease(lease_id, "nack"), body=json.dumps({"reason": said}).encode(), read=done)
 
 
+def drop_group(group_id: str, reason: str) -> Call[None]:
+    """Give a group up."""
+    said = reason.encode(errors="replace").decode()[:_LONGEST_REASON]
+    return Call(
+        path=f"/v1/groups/{quote(group_id, safe='')}/drop", body=json.dumps({"reason": said}).encode(), read=done
+    )
+
+
 def nack_all(consumer: str) -> Call[int]:
     """Give back what a consumer holds."""
     body = json.dumps({"consumer": consumer}).encode()

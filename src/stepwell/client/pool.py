@@ -57,6 +57,10 @@ class PoolClient:
         """As `Pool.release_all`."""
         return self._client.nack_all(consumer)
 
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """As `Pool.drop_group`."""
+        self._client.drop_group(group_id, reason)
+
     def close(self) -> None:
         """Send what was appended and close the connection."""
         self._worker.shutdown(wait=True)

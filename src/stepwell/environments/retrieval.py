@@ -6,8 +6,9 @@ deterministic: equal scores keep the order of the passages, so replaying an epis
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +16,24 @@ from stepwell.cache import cached
 from stepwell.environments.corpora import Passage
 from stepwell.errors import MissingDependency
 from stepwell.scoring.answers import normalise
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found."""
+
+    id: str
+    title: str
+    text: str
+    score: float
+
+
+class Index(Protocol):
+    """Finds passages: `SearchIndex` in this process, `RemoteIndex` by a server."""
+
+    def search(self, query: str, k: int) -> tuple[Passage, ...]:
+        """Up to `k` passages, best first; the same for the same query."""
+        ...
 
 
 class SearchIndex:
@@ -32,13 +51,21 @@ class SearchIndex:
 
     def search(self, query: str, k: int) -> tuple[Passage, ...]:
         """Up to `k` passages that share a word with `query`, best first; empty if none does."""
+        return tuple(self._passages[place] for place, _ in self._best(query, k))
+
+    def hits(self, query: str, k: int) -> tuple[Hit, ...]:
+        """The same with scores, for `retrieval_app`; a passage's id is its place."""
+        found = ((place, self._passages[place], score) for place, score in self._best(query, k))
+        return tuple(Hit(str(place), passage.title, passage.text, score) for place, passage, score in found)
+
+    def _best(self, query: str, k: int) -> list[tuple[int, float]]:
         tokens = self._tokenize([query])[0]
         if not tokens:
-            return ()
+            return []
         scores = self._index.get_scores(tokens)
         matching = np.flatnonzero(scores > 0)
         best = matching[np.argsort(-scores[matching], kind="stable")[:k]]
-        return tuple(self._passages[index] for index in best)
+        return [(int(place), float(scores[place])) for place in best]
 
     def _key(self) -> str:
         digest = hashlib.sha256()

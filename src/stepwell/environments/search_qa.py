@@ -6,24 +6,34 @@ the whole state: two environments share the passages and nothing else. Only the 
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from stepwell.environments.corpora import Corpus, Passage, Question, hotpot_from_hub, hotpot_rows, wikipedia_corpus
-from stepwell.environments.retrieval import SearchIndex, window
+from stepwell.environments.question_sets import (
+    SOURCES,
+    QuestionSet,
+    corpus_from_file,
+    question_set_from_file,
+    question_set_from_hub,
+)
+from stepwell.environments.remote_index import RemoteIndex
+from stepwell.environments.retrieval import Index, SearchIndex, window
+from stepwell.environments.search_examples import PARAMETERS, asked, demonstrations
 from stepwell.environments.toolcalls import text_argument, text_tool
-from stepwell.errors import InvalidRequest, NotFound
+from stepwell.errors import ConfigError, InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Outcome, TaskSetConfig
 from stepwell.scoring.answers import contains_answer, exact_match, f1
 
 TEST_SHARE: Final = 0.2
 """Part of the questions that is held out, chosen by a hash of the question."""
+_OWN_SETS: Final = ("nq", "boolq", "hotpot")
+"""Read by `corpora`; they have passages, and one split, which is divided."""
 
 _INSTRUCTIONS: Final = (
     "Answer the question in as few words as possible. Write one line per turn: "
@@ -31,7 +41,6 @@ _INSTRUCTIONS: Final = (
 )
 
 
-_PARAMETER: Final = {"search": "query", "answer": "text"}
 _TOOLS: Final = (
     text_tool("search", "query", "Find passages that have these words."),
     text_tool("answer", "text", "Give the final answer and finish."),
@@ -41,10 +50,18 @@ _TOOLS: Final = (
 class SearchQAConfig(TaskSetConfig):
     """Settings of the search question answering environment."""
 
-    dataset: Literal["nq", "boolq", "hotpot"] = "nq"
-    """`nq`: short answers; `boolq`: yes or no; `hotpot`: questions that need two paragraphs."""
+    dataset: str = "nq"
+    """`nq`: short answers; `boolq`: yes or no; `hotpot`: questions that need two paragraphs; or a public set by its
+    name in `question_sets.SOURCES`."""
     path: Path | None = None
-    """For `hotpot` only: file of distractor rows (JSON list or JSON lines); None asks the Hugging Face hub."""
+    """File of rows in the set's form (JSON list or JSON lines), or a folder with `train.jsonl` and `test.jsonl`; None
+    asks the Hugging Face hub. Not for `nq` and `boolq`; for `hotpot`, a file of distractor rows."""
+    revision: str | None = None
+    """Commit or tag of the set on the hub; None takes the newest. Not for `nq`, `boolq`, `hotpot`."""
+    corpus: Path | None = None
+    """File of passages to search, of Search-R1's form; None searches those that come with the questions."""
+    retriever: str | None = Field(default=None, pattern="^https?://")
+    """URL of a server that speaks Search-R1's protocol, such as `http://127.0.0.1:8000/retrieve`, to search instead."""
     max_turns: int = Field(default=3, ge=1)
     """Assistant messages after which the episode is truncated."""
     passages: int = Field(default=1, ge=1)
@@ -64,10 +81,17 @@ class SearchQAConfig(TaskSetConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.dataset != "hotpot" and self.path is not None:
-            raise ValueError("`path` is for `dataset: hotpot`")
-        if self.answerable_only and self.dataset != "nq":
-            raise ValueError("`answerable_only` is for `dataset: nq`")
+        known = (*_OWN_SETS, *SOURCES)
+        if self.dataset not in known:
+            raise ValueError(f"no data set {self.dataset!r}; use one of {', '.join(known)}")
+        if self.dataset in ("nq", "boolq") and self.path is not None:
+            raise ValueError(f"`path` is not for `dataset: {self.dataset}`, which is fetched from the package index")
+        if self.dataset in _OWN_SETS and self.revision is not None:
+            raise ValueError(f"`revision` is not for `dataset: {self.dataset}`")
+        if self.corpus is not None and self.retriever is not None:
+            raise ValueError("`corpus` and `retriever` exclude each other")
+        if self.answerable_only and (self.dataset != "nq" or self.retriever is not None):
+            raise ValueError("`answerable_only` is for `dataset: nq` without a `retriever`")
         return self
 
     def build(self) -> "SearchQA":
@@ -81,7 +105,7 @@ class _Library:
 
     config: SearchQAConfig
     questions: Mapping[str, Question]
-    index: SearchIndex
+    index: Index
 
     def look_up(self, query: str) -> str:
         """The text that the search tool answers."""
@@ -108,16 +132,16 @@ class SearchQA:
 
         Raises:
             MissingDependency: the data or bm25s cannot be had.
-            InvalidRecord: a row of `config.path` is broken.
+            InvalidRecord: a row of `config.path` or `config.corpus` is broken.
+            ConfigError: the set has no passages, and the settings name none.
         """
-        corpus = _read(config)
-        questions = {question.id: question for question in corpus.questions}
-        self._library = _Library(config, questions, SearchIndex(corpus.passages))
-        if config.answerable_only:
-            questions = {key: question for key, question in questions.items() if self._answerable(question)}
+        read = _read(config)
+        questions = {question.id: question for question in (*read.train, *read.test)}
+        self._library = _Library(config, questions, _index(config, read))
+        kept = self._answerable if config.answerable_only else (lambda _: True)
         self._splits: dict[str, tuple[str, ...]] = {
-            "train": tuple(key for key, question in questions.items() if not _held_out(question)),
-            "test": tuple(key for key, question in questions.items() if _held_out(question)),
+            split: tuple(question.id for question in of if kept(question))
+            for split, of in (("train", read.train), ("test", read.test))
         }
 
     def tasks(self, split: str) -> Sequence[str]:
@@ -163,8 +187,9 @@ class SearchQAEnvironment:
         if question is None:
             raise NotFound(f"no question {task_id!r} in {self._library.config.dataset}")
         self._question, self._turns, self._searched = question, 0, False
-        shown = _demonstrations(self._library.config)
-        return (Message(role="system", content=_INSTRUCTIONS), *shown, _user(question.question))
+        config = self._library.config
+        shown = demonstrations(config.demonstrations, yes_or_no=config.dataset == "boolq")
+        return (Message(role="system", content=_INSTRUCTIONS), *shown, asked(question.question))
 
     def step(self, action: Message) -> Outcome:
         """Run the tool calls of the message in order, up to an answer; no call at all is an ending without reward.
@@ -178,19 +203,19 @@ class SearchQAEnvironment:
         if not action.tool_calls:
             return self._end(Outcome(terminated=True, reward_parts=_parts(0.0, 0.0)))
         results: list[Message] = []
-        searched = False
+        searched, invalid = False, 0
         for call in action.tool_calls:
-            text = text_argument(call, _PARAMETER)
+            text = text_argument(call, PARAMETERS)
             if text is not None and call.name == "answer":
-                return self._end(self._answered(self._question, text))
-            searched = searched or text is not None
+                return self._end(replace(self._answered(self._question, text), invalid_calls=invalid))
+            searched, invalid = searched or text is not None, invalid + (text is None)
             content = self._library.look_up(text) if text is not None else _mistake(call)
             results.append(Message(role="tool", content=content, tool_call_id=call.id))
         # Only now: a message that searches and answers at once did not read what it found.
         self._searched = self._searched or searched
         if self._turns >= self._library.config.max_turns:
-            return self._end(Outcome(truncated=True, reward_parts=_parts(0.0, 0.0)))
-        return Outcome(messages=tuple(results))
+            return self._end(Outcome(truncated=True, reward_parts=_parts(0.0, 0.0), invalid_calls=invalid))
+        return Outcome(messages=tuple(results), invalid_calls=invalid)
 
     def snapshot(self) -> object:
         """See `Forkable`."""
@@ -210,10 +235,33 @@ class SearchQAEnvironment:
         return outcome
 
 
-def _read(config: SearchQAConfig) -> Corpus:
+def _read(config: SearchQAConfig) -> QuestionSet:
+    source = SOURCES.get(config.dataset)
+    if source is not None:
+        if config.path is not None:
+            return question_set_from_file(source, config.path)
+        return question_set_from_hub(source, config.revision)
+    corpus = _own_set(config)
+    return QuestionSet(
+        tuple(question for question in corpus.questions if not _held_out(question)),
+        tuple(question for question in corpus.questions if _held_out(question)),
+        corpus.passages,
+    )
+
+
+def _own_set(config: SearchQAConfig) -> Corpus:
     if config.dataset != "hotpot":
         return wikipedia_corpus(config.dataset)
     return hotpot_rows(config.path) if config.path is not None else hotpot_from_hub()
+
+
+def _index(config: SearchQAConfig, read: QuestionSet) -> Index:
+    if config.retriever is not None:
+        return RemoteIndex(config.retriever)
+    passages = read.passages if config.corpus is None else corpus_from_file(config.corpus)
+    if not passages:
+        raise ConfigError(f"{config.dataset} comes without passages: set `retriever` to a URL, or `corpus` to a file")
+    return SearchIndex(passages)
 
 
 def _held_out(question: Question) -> bool:
@@ -226,83 +274,6 @@ def _parts(answer: float, well_formed: float) -> tuple[tuple[str, float], ...]:
 
 
 def _mistake(call: ToolCall) -> str:
-    if call.name not in _PARAMETER:
+    if call.name not in PARAMETERS:
         return f"Error: there is no tool {call.name[:40]!r}; use search or answer."
-    return f"Error: {call.name} takes one text called {_PARAMETER[call.name]}."
-
-
-def _user(question: str) -> Message:
-    return Message(role="user", content=f"Question: {question.strip().rstrip('?')}?")
-
-
-@dataclass(frozen=True, slots=True)
-class _Example:
-    question: str
-    query: str
-    found: str
-    answer: str
-
-
-_NAMED: Final = (
-    _Example(
-        "who painted the mona lisa",
-        "mona lisa painter",
-        "Mona Lisa: The Mona Lisa is a portrait painted by Leonardo da Vinci, and it hangs in the Louvre in Paris.",
-        "Leonardo da Vinci",
-    ),
-    _Example(
-        "what is the capital of kenya",
-        "kenya capital",
-        "Kenya: Kenya is a country in East Africa. Its capital and largest city is Nairobi.",
-        "Nairobi",
-    ),
-    _Example(
-        "when did the berlin wall fall",
-        "berlin wall fall year",
-        "Berlin Wall: The wall divided the city from 1961 until it fell on 9 November 1989.",
-        "9 November 1989",
-    ),
-)
-_VERDICT: Final = (
-    _Example(
-        "is the mona lisa in the louvre",
-        "mona lisa louvre",
-        "Mona Lisa: The Mona Lisa is a portrait painted by Leonardo da Vinci, and it hangs in the Louvre in Paris.",
-        "yes",
-    ),
-    _Example(
-        "is kenya in south america",
-        "kenya continent",
-        "Kenya: Kenya is a country in East Africa. Its capital and largest city is Nairobi.",
-        "no",
-    ),
-    _Example(
-        "did the berlin wall fall before 1995",
-        "berlin wall fall year",
-        "Berlin Wall: The wall divided the city from 1961 until it fell on 9 November 1989.",
-        "yes",
-    ),
-)
-
-
-def _demonstrations(config: SearchQAConfig) -> tuple[Message, ...]:
-    examples = _VERDICT if config.dataset == "boolq" else _NAMED
-    turns = (
-        turn for number, example in enumerate(examples[: config.demonstrations]) for turn in _worked(number, example)
-    )
-    return tuple(turns)
-
-
-def _worked(number: int, example: _Example) -> tuple[Message, ...]:
-    search, answer = f"example-{number}-search", f"example-{number}-answer"
-    return (
-        _user(example.question),
-        _call(search, "search", example.query),
-        Message(role="tool", content=example.found, tool_call_id=search),
-        _call(answer, "answer", example.answer),
-    )
-
-
-def _call(identity: str, name: str, text: str) -> Message:
-    arguments = json.dumps({_PARAMETER[name]: text})
-    return Message(role="assistant", tool_calls=(ToolCall(id=identity, name=name, arguments=arguments),))
+    return f"Error: {call.name} takes one text called {PARAMETERS[call.name]}."

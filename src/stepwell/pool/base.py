@@ -264,6 +264,11 @@ class Pool(Protocol):
         """Decide on groups whose deadline has passed: ready or dropped; gives their number. A `lease` does it too."""
         ...
 
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """Give a group up: it will never be ready, and counts under `reason`. Of one that is dropped already the first
+        reason stays. Raises NotFound, and Conflict if it is ready."""
+        ...
+
     def refills(self, channel: str | None = None) -> list[Refill]:
         """The groups that cannot become ready with the trajectories that they have, and how many each lacks."""
         ...

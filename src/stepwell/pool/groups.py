@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from stepwell.errors import Conflict, NotFound
 from stepwell.pool import derived, ingest, readiness
 from stepwell.pool.base import Refill
 from stepwell.pool.schema import groups, trajectories, unsettled
@@ -24,6 +25,18 @@ def settle(connection: sa.Connection, now: float) -> int:
             reason = f"deadline: {len(done)} of {row.min_size or row.size} complete"
             connection.execute(sa.update(groups).where(groups.c.cursor == row.cursor).values(dropped=reason))
     return len(waiting)
+
+
+def drop(connection: sa.Connection, group_id: str, reason: str) -> None:
+    """See `Pool.drop_group`."""
+    ingest.draw_cursor(connection)  # until this ends, no other writer completes it
+    row = connection.execute(sa.select(groups.c.cursor, groups.c.ready_cursor).where(groups.c.id == group_id)).first()
+    if row is None:
+        raise NotFound(f"no group {group_id!r}")
+    if row.ready_cursor is not None:
+        raise Conflict(f"group {group_id!r} is ready: reject its trajectories, if nobody is to train on it")
+    mine = sa.update(groups).where(groups.c.cursor == row.cursor, unsettled)
+    connection.execute(mine.values(dropped=reason or "given up"))
 
 
 def refills(connection: sa.Connection, channel: str | None) -> list[Refill]:

@@ -202,6 +202,12 @@ class SQLPool:
         """See `Pool.release`."""
         self._change(feed.release, lease_id)
 
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """See `Pool.drop_group`."""
+        if not storable(reason):
+            raise InvalidRequest("a reason cannot hold NUL or lone surrogates")
+        self._change(lambda connection, name: groups.drop(connection, name, reason), group_id)
+
     def release_all(self, consumer: str) -> int:
         """See `Pool.release_all`."""
         return self._write(lambda connection: feed.release_all(connection, consumer)) if storable(consumer) else 0

@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from stepwell.errors import EnvironmentFailed, InvalidRequest
-from stepwell.rollout.run import Ending, Fork, Log, Player, RolloutConfig, Start, record
+from stepwell.errors import EnvironmentFailed, InvalidRequest, StepwellError
+from stepwell.rendering.messages import Message
+from stepwell.rollout.run import ALIKE, Ending, Fork, Log, Player, RolloutConfig, Start, record
 from stepwell.types import GroupInfo, TrajectoryInfo
 
 _T = TypeVar("_T")
@@ -56,10 +57,23 @@ class Collector:
             raise InvalidRequest(f"{count} tasks were asked for, but there are only {len(chosen)}")
         return chosen
 
-    async def fill(self, group: GroupInfo, fork: Fork | None = None) -> None:
-        """Complete a group that is recorded. Raises as `collect_groups`."""
-        starts = [Start(seed=next(self._seeds), fork=fork) for _ in range(group.size)]
-        await self._completed(group.task_id, group.id, "rollout", starts)
+    async def fill(self, group: GroupInfo, fork: Fork | None = None, *, unless_alike: bool = False) -> bool:
+        """Complete a group that is recorded, and give whether it was worth it.
+
+        With `unless_alike` members that all begin with the same action are not played on, and the group is dropped.
+        Raises as `collect_groups`; the group is dropped then, too.
+        """
+        gate = _AlikeGate(group.size, self._limit) if unless_alike else None
+        starts = [Start(seed=next(self._seeds), fork=fork, gate=gate) for _ in range(group.size)]
+        try:
+            await self._completed(group.task_id, group.id, "rollout", starts)
+        except StepwellError as error:
+            await asyncio.to_thread(self.log.drop_group, group.id, f"given up: {error}"[:2000])
+            raise
+        if gate is not None and gate.alike:
+            await asyncio.to_thread(self.log.drop_group, group.id, ALIKE)
+            return False
+        return True
 
     async def trunk(self, task_id: str) -> tuple[Ending, list[Fork]]:
         """One complete trajectory outside of any group, and the state before each of its turns. Raises as `fill`."""
@@ -80,7 +94,8 @@ class Collector:
             endings = await all_of([self._run(task_id, group_id, source, start) for start in starts])
             failed = [ending for ending in endings if ending.how == "failed"]
             done += [ending for ending in endings if ending.how != "failed"]
-            starts = [start for start, ending in zip(starts, endings, strict=True) if ending.how == "failed"]
+            again = [start for start, ending in zip(starts, endings, strict=True) if ending.how == "failed"]
+            starts = [replace(start, gate=None) for start in again]
             failures += len(failed)
             hopeless = next((ending for ending in failed if not ending.retry), None)
             if hopeless is not None:
@@ -95,6 +110,46 @@ class Collector:
             ending = await self.player.play(info, start)
         self.on_ending(ending)
         return ending
+
+
+class _AlikeGate:
+    """Opens when all of several trajectories have begun, unless they all did so with the same action."""
+
+    def __init__(self, count: int, places: asyncio.Semaphore) -> None:
+        """`places` bounds how many play at once: who waits here gives its place to those that are still to begin."""
+        self._missing = count
+        self._places = places
+        self._actions: list[tuple[object, ...]] = []
+        self._complete = True
+        self._open = asyncio.Event()
+
+    @property
+    def alike(self) -> bool:
+        """Whether all began, and began alike."""
+        return self._complete and not self._missing and len(set(self._actions)) == 1
+
+    async def passes(self, action: Message) -> bool:
+        """See `Gate`."""
+        # ids of calls are made up anew for each; what was said and asked for is what counts
+        calls = tuple((call.name, call.arguments) for call in action.tool_calls)
+        self._actions.append((action.content, action.reasoning, calls))
+        self._arrived()
+        self._places.release()
+        try:
+            await self._open.wait()
+        finally:
+            await self._places.acquire()
+        return not self.alike
+
+    def leave(self) -> None:
+        """See `Gate`. What it would have done is not known, so the others may differ from it."""
+        self._complete = False
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._open.set()
 
 
 def _endless_seeds(seed: int) -> Iterator[int]:

@@ -21,6 +21,8 @@ from stepwell.rollout.episode import Boundary, Episode
 from stepwell.types import Annotation, End, Record, TrajectoryInfo
 
 _log: Final = logging.getLogger(__name__)
+ALIKE: Final = "its siblings all took the same step"
+"""Why siblings that could teach nothing are not played on."""
 
 
 class Log(Protocol):
@@ -28,6 +30,10 @@ class Log(Protocol):
 
     def append(self, records: Sequence[Record]) -> Future[list[Receipt]]:
         """As `stepwell.pool.base.Pool.append`."""
+        ...
+
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """As `stepwell.pool.base.Pool.drop_group`."""
         ...
 
 
@@ -91,6 +97,18 @@ class Fork:
     """What the policy was shown then."""
 
 
+class Gate(Protocol):
+    """Holds several trajectories back until it has seen the first action of each."""
+
+    async def passes(self, action: Message) -> bool:
+        """Whether to go on; waits for the others."""
+        ...
+
+    def leave(self) -> None:
+        """A trajectory that ended, or failed, before its action."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
     """How a trajectory begins."""
@@ -99,6 +117,8 @@ class Start:
     """Of its environment. A fork has that of the trajectory that it comes from."""
     fork: Fork | None = None
     """Begin there instead of at the task's beginning."""
+    gate: "Gate | None" = None
+    """Asked after the first action of an environment's episode whether to go on."""
     forks: list[Fork] | None = None
     """Gets the state before each turn; an environment that cannot be forked then fails the trajectory."""
 
@@ -172,6 +192,8 @@ async def run_trajectory(
         raise
     except Exception as error:  # a rollout that breaks is data, whatever broke it
         play.failed(error)
+    finally:
+        play.leave()
     ending = play.ending
     await record(log, Annotation.end(info.id, ending.how, ending.why))
     return ending
@@ -190,8 +212,11 @@ class _Play:
     ending: Ending = field(init=False)
     steps: int = 0
     """Taken so far, before a fork too."""
+    gate: Gate | None = field(init=False)
+    """Until the first action has passed it."""
 
     def __post_init__(self) -> None:
+        self.gate = self.start.gate
         self.ending = Ending(trajectory_id=self.info.id, task_id=self.info.task_id, how="failed")
 
     async def run(self) -> None:
@@ -210,6 +235,11 @@ class _Play:
         finally:
             self._note(environment_seconds=episode.seconds)
             await episode.close()
+
+    def leave(self) -> None:
+        """Whatever happened: nobody waits for it at a gate any more."""
+        if self.gate is not None:
+            self.gate.leave()
 
     def failed(self, error: Exception) -> None:
         """Note why. What failed around the agent may go well another time; what it asks for wrongly will not."""
@@ -235,6 +265,9 @@ class _Play:
                 self._note(how="truncated", why=str(overflow))
                 await self._close_books(rewarded)
                 return
+            if not await self._passes(action.message):
+                self._note(how="truncated", why=ALIKE, turns=self.ending.turns + 1)
+                return
             outcome = await episode.step(action.message)
             view = view.after(action.message, *map(self._cut, outcome.messages))
             self._count(action, outcome)
@@ -245,6 +278,10 @@ class _Play:
             await self._look(view, episode)
         self._note(how="terminated" if outcome.terminated else "truncated")
         await self._close_books(rewarded)
+
+    async def _passes(self, action: Message) -> bool:
+        gate, self.gate = self.gate, None
+        return gate is None or await gate.passes(action)
 
     async def _act(self, messages: Sequence[Message], episode: Episode, *, tools: bool = True) -> Action:
         start = time.perf_counter()

@@ -43,19 +43,22 @@ class SiblingCollector:
     async def collect(self, tasks: Iterator[str], count: int) -> int:
         """Make the groups of the next turn, at most `count`, and give their number, at least one.
 
-        Where no turn is left there are new trunks first, of the next tasks.
+        Where no turn is left there are new trunks first, of the next tasks. A turn of which all groups are dropped, as
+        nobody could learn from them, is passed over.
 
         Raises:
             InvalidRequest: there are not so many tasks left.
             EnvironmentFailed: too many trajectories of one trunk or group failed.
             ForkRefused: the environment cannot be forked.
         """
-        if not self._turns:
-            await self._grow(tasks, max(count // self._plan.trunks, 1))
-        turn = self._turns.pop(0)
-        there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
-        await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in there[:count]])
-        return len(there[:count])
+        made = 0
+        while not made:
+            if not self._turns:
+                await self._grow(tasks, max(count // self._plan.trunks, 1))
+            turn = self._turns.pop(0)
+            there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
+            made = sum(await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in there[:count]]))
+        return made
 
     async def _grow(self, tasks: Iterator[str], count: int) -> None:
         chosen = self._collector.next_tasks(tasks, count)
@@ -67,7 +70,7 @@ class SiblingCollector:
         ending, forks = await self._collector.trunk(task_id)
         return Trunk(ending.trajectory_id, task_id, tuple(forks))
 
-    async def _take_anew(self, trunk: Trunk, fork: Fork) -> None:
+    async def _take_anew(self, trunk: Trunk, fork: Fork) -> bool:
         group = GroupInfo(
             task_id=trunk.task_id,
             size=self._collector.config.group_size,
@@ -76,4 +79,4 @@ class SiblingCollector:
             origin_index=fork.step,
         )
         await record(self._collector.log, group)
-        await self._collector.fill(group, fork)
+        return await self._collector.fill(group, fork, unless_alike=self._plan.skip_alike)

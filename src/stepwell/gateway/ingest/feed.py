@@ -17,7 +17,7 @@ from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body, described
-from stepwell.gateway.ingest.feed_wire import ConsumerWire, ExtendWire, FreezeWire, NackWire
+from stepwell.gateway.ingest.feed_wire import ConsumerWire, DropWire, ExtendWire, FreezeWire, NackWire
 from stepwell.gateway.ingest.views import log_line, trajectory_shape
 from stepwell.gateway.problems import explain, logged, problem_json
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone, Ending, EventStream, ending_of, unless_gone
@@ -63,6 +63,7 @@ class Feed:
             ("/producers/{name:path}", "POST", self.heartbeat, ExtendWire),
             ("/consumption", "GET", self.consumption, None),
             ("/refills", "GET", self.refills, None),
+            ("/groups/{group_id}/drop", "POST", self.drop, DropWire),
             ("/trajectories", "GET", self.trajectories, None),
             ("/groups", "GET", self.groups, None),
             ("/log", "GET", self.log, None),
@@ -118,6 +119,12 @@ class Feed:
         await asyncio.to_thread(self._pool.release, lease_id)
         if wire.reason:
             _log.warning("lease %s was given back: %r", lease_id, wire.reason)
+        return _done()
+
+    async def drop(self, request: Request, group_id: str) -> Response:
+        """Give a group up: it never becomes ready, and counts under its `reason`."""
+        wire = await self._read(request, DropWire)
+        await asyncio.to_thread(self._pool.drop_group, group_id, wire.reason)
         return _done()
 
     async def nack_all(self, request: Request) -> Response:

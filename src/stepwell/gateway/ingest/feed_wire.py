@@ -27,6 +27,15 @@ class NackWire(Config):
     """Written to the gateway's log."""
 
 
+class DropWire(Config):
+    """Why a group is given up."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "its environment is gone"}]})
+
+    reason: str = Field(min_length=1, max_length=2000)
+    """Counted among the reasons of dropped groups."""
+
+
 class ConsumerWire(Config):
     """A consumer."""
 
@@ -49,5 +58,5 @@ class FreezeWire(Config):
     """What it consists of."""
 
 
-SENT: Final = (LeaseSpec, ExtendWire, NackWire, ConsumerWire, FreezeWire, Selection)
+SENT: Final = (LeaseSpec, ExtendWire, NackWire, DropWire, ConsumerWire, FreezeWire, Selection)
 """What bodies of this door are made of."""

@@ -148,8 +148,9 @@ def groups_after(connection: sa.Connection, after: int, *, repair: bool) -> Chun
     infos, faults = _records(connection, listing.READERS["groups"], found)
     for row in found:
         faults += _differs(row, infos.get(row.cursor))
-        if row.cursor not in infos or (row.deadline is not None and (row.dropped or row.ready_cursor is not None)):
-            continue  # what a deadline settled, no record tells
+        settled = row.dropped or (row.deadline is not None and row.ready_cursor is not None)
+        if row.cursor not in infos or settled:
+            continue  # by a deadline, or by somebody who gave it up: no record tells of that
         members = readiness.handed_over(row.size, complete[row.cursor])
         due = derived.ready_row(row.cursor, members or (), members[-1].cursor if members else None)
         if (row.ready_cursor, row.ready_version) != (due["ready_cursor"], due["ready_version"]):
