@@ -3,7 +3,7 @@
 import fcntl
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,6 +71,14 @@ class TrainingRun:
         """Update until the recipe's last version; resumable after any interruption."""
         self.progress.on_phase("train", max(self.recipe.trainer.updates - self.served.policy.version, 0))
         updates = []
+        async for update in self.updates():
+            updates.append(update)
+            self.progress.on_update(update)
+            self.progress.on_unit()
+        return updates
+
+    async def updates(self) -> AsyncGenerator[UpdateInfo, None]:
+        """The updates, one by one, each when it is asked for."""
         endings: list[Ending] = []
         cache_hits = _cache_hits(self.served.engine)
         task_type = self.tasks.task_type if isinstance(self.tasks, Typed) else None
@@ -90,10 +98,7 @@ class TrainingRun:
                 return await collector.collect_groups(self._missing_tasks(held), count, self.recipe.rollout.group_size)
 
             async for update in self.trainer.updates(collect, measured):
-                updates.append(update)
-                self.progress.on_update(update)
-                self.progress.on_unit()
-        return updates
+                yield update
 
     async def evaluate(self, task_ids: Sequence[str], temperature: float) -> list[Ending]:
         """One held-out trajectory per task, by the policy as it is now."""
