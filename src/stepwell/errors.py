@@ -95,4 +95,3 @@ class MissingDependency(StepwellError, ImportError):
 
 class NonFiniteUpdate(StepwellError, ArithmeticError):
     """The loss or its gradient is NaN or infinite; the weights were left as they were."""
-

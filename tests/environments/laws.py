@@ -9,18 +9,22 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from stepwell.environments.agentdojo import AgentDojoConfig
+from stepwell.environments.alfworld import AlfWorldConfig, make_games
 from stepwell.environments.bfcl import BFCLConfig
 from stepwell.environments.chain import ChainConfig
 from stepwell.environments.functions import FunctionsConfig
+from stepwell.environments.gymnasium_text import GymnasiumTextConfig
 from stepwell.environments.lookup import LookupConfig
 from stepwell.environments.math_python import MathPythonConfig
 from stepwell.environments.mcp_tools import MCPConfig
 from stepwell.environments.openenv import OpenEnvConfig
 from stepwell.environments.search_qa import SearchQAConfig
+from stepwell.environments.textworld_express import TextWorldExpressConfig
 from stepwell.environments.verifiers_env import VerifiersConfig
 from stepwell.environments.verifiers_tasks import VerifiersTasksConfig
 from stepwell.errors import ConfigError, MissingDependency
@@ -209,7 +213,48 @@ _ASKING: tuple[Script, ...] = (
 )
 
 
+def _alfworld(folder: Path, interface: Literal["tool", "text"], *, admissible: bool) -> TaskSet:
+    """Two games of the quickest kind to train on, and one to test on."""
+
+    def made() -> TaskSet:
+        for split, count in (("train", 2), ("valid_unseen", 1)):
+            make_games(folder, count, ["look_at_obj_in_light"], split=split)
+        return AlfWorldConfig(path=folder, interface=interface, admissible=admissible, max_steps=3).build()
+
+    return optional(made)
+
+
+def _express(interface: Literal["tool", "text"]) -> TaskSet:
+    return optional(TextWorldExpressConfig(interface=interface, admissible=True, max_steps=3).build)
+
+
+def _climb(name: str) -> TaskSet:
+    config = GymnasiumTextConfig(id=f"tests.environments.text_games:{name}-v0", max_steps=3, tasks=9)
+    return optional(config.build)
+
+
+def _gem(name: str) -> TaskSet:
+    return optional(GymnasiumTextConfig(id=name, library="gem", max_steps=3, tasks=9).build)
+
+
+_ACTING: tuple[Script, ...] = (
+    (call("act", command="look"), call("act", command="look around"), call("act", command="inventory")),
+    (call("act", command="dance"), call("nonsense"), call("act", text="wrong key")),
+    (say("look"), say(""), call("act", command=" ")),
+)
+_SPEAKING: tuple[Script, ...] = (
+    (say("up"), say("look around"), say("inventory")),
+    (say("I dance.\n> look"), say(""), call("nonsense")),
+)
+
 CASES: tuple[Case, ...] = (
+    Case("alfworld", lambda folder: _alfworld(folder, "tool", admissible=False), _ACTING),
+    Case("alfworld-text", lambda folder: _alfworld(folder, "text", admissible=True), _SPEAKING),
+    Case("textworld_express", lambda _: _express("tool"), _ACTING),
+    Case("textworld_express-text", lambda _: _express("text"), _SPEAKING),
+    Case("gymnasium", lambda _: _climb("Climb"), _SPEAKING),
+    Case("gymnasium-replay", lambda _: _climb("Rooted"), _SPEAKING),
+    Case("gem", lambda _: _gem("game:Game2048-v0-easy"), ((say(r"\boxed{up}"), say(r"\boxed{left}"), say("x")),)),
     Case(
         "agentdojo",
         lambda _: optional(AgentDojoConfig(suites=("workspace",), max_turns=3).build),

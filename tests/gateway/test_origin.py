@@ -101,5 +101,5 @@ def test_a_fork_whose_origin_is_not_here_is_an_error(forked, pool, client):
     pool.put(group, TrajectoryInfo(id="orphan", group_id=group.id))
     create = forked(1).create
     play(create, 1)
-    with pytest.raises(openai.ConflictError, match="fork of one that is gone.*nobody"):
+    with pytest.raises(openai.ConflictError, match=r"fork of one that is gone.*nobody"):
         play(client(str(create.__self__._client.base_url).split("/t/")[0], path="orphan").chat.completions.create, 1)

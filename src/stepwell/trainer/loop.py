@@ -49,8 +49,8 @@ _FRUITLESS: Final = 3
 
 Collect = Callable[[int, Sequence[str]], Awaitable[int]]
 """Makes more groups ready in the pool, sampled by the current policy, for an update that wants so many and has groups
-of those tasks already. Gives how many the update is to wait for: fewer than it wanted where there are to be no more. For
-those that it has not made yet it is asked again."""
+of those tasks already. Gives how many the update is to wait for: fewer than it wanted where there are to be no more. It
+is asked again for those that it has not made yet."""
 Measured = Callable[[], Mapping[str, float]]
 """What was measured, outside of the trainer, since it was last asked: for an update's metrics."""
 
