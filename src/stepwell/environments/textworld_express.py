@@ -1,9 +1,11 @@
-"""TextWorldExpress: eight kinds of small text games, about cooking, tidying up, maps, sums, and doing what one is told.
+"""TextWorldExpress: small text games, about cooking, tidying up, coins, maps, sums, and doing what one is told.
 
 Wraps `textworld-express` (https://github.com/cognitiveailab/TextWorldExpress, Apache-2.0), whose games are a Java
 archive inside a Python wheel; it needs Java 8 or newer, and no network. One Java machine serves all episodes of a task
 set: each has a game of its own in it, and a step takes about a millisecond. A machine that died is replaced for the
 episodes that come after.
+
+Its kind `sorting` is left out: two games of the same seed in one machine move the same things about.
 
 A game cannot be copied. It follows from its seed and the commands, so forks play those again, which is checked.
 """
@@ -32,11 +34,9 @@ _INSTRUCTIONS: Final = (
 class TextWorldExpressConfig(TaskSetConfig):
     """Settings of TextWorldExpress. Needs the extra `textworld-express`, and Java."""
 
-    game: Literal["cookingworld", "twc", "coin", "mapreader", "arithmetic", "sorting", "simonsays", "peckingorder"] = (
-        "coin"
-    )
-    """What is played: find and cook, tidy up by common sense, find a coin, find a place on a map, compute, sort, do
-    what Simon says, read and obey."""
+    game: Literal["cookingworld", "twc", "coin", "mapreader", "arithmetic", "simonsays", "peckingorder"] = "coin"
+    """What is played: find and cook, tidy up by common sense, find a coin, find a place on a map, compute, do what
+    Simon says, read and obey."""
     parameters: str = ""
     """How large the games are, such as `numLocations=3,includeDoors=0`; empty for the package's own choice."""
     interface: Interface = "tool"
@@ -186,6 +186,7 @@ class _Machine:
         self._java, self._archive, self._folder = java_gateway, constants.JAR_PATH, constants.BASEPATH
         self._broken = (protocol.Py4JError, OSError, ValueError)  # a Java exception, no connection, an answer cut off
         self._starting = threading.Lock()
+        self._turn = threading.Lock()
         self._gateway: Any = None
 
     def game(self, config: TextWorldExpressConfig) -> Any:
@@ -197,9 +198,10 @@ class _Machine:
         return game
 
     def call(self, method: Any, *arguments: object) -> Any:
-        """What Java says. Raises EnvironmentFailed if it broke."""
+        """What Java says, one call at a time: games at work together mix up. Raises EnvironmentFailed if it broke."""
         try:
-            return method(*arguments)
+            with self._turn:
+                return method(*arguments)
         except self._broken as error:
             raise EnvironmentFailed(f"Java failed: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 

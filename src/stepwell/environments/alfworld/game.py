@@ -27,6 +27,8 @@ from stepwell.errors import EnvironmentFailed, MissingDependency
 
 _PACKAGE: Final = threading.RLock()
 """Held while the package works: its parsers, and what it does to `sys` while it translates, are one for all games."""
+_IDLE: Final[list[Any]] = []
+"""Worlds of the package that nobody plays. Each has a library of its own, which does not survive being unloaded."""
 _VARIABLE: Final = re.compile(r"begin_variable\nvar\d+\n-?\d+\n\d+\n(.*?)\nend_variable", re.DOTALL)
 """The values of a variable, one a line, in the text of a planning problem (Fast Downward's SAS format, version 3)."""
 _ATOM: Final = re.compile(r"Atom (\S+)\((.*)\)")
@@ -74,6 +76,20 @@ def require() -> None:
         ) from error
 
 
+def empty_world() -> Any:
+    """A world of the package, to load a game into; call within `package()`."""
+    import textworld  # noqa: PLC0415  # optional, see `require`
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # noqa: PLC0415
+    from textworld.envs import PddlEnv  # noqa: PLC0415
+
+    return _IDLE.pop() if _IDLE else AlfredDemangler(PddlEnv(textworld.EnvInfos()), shuffle=False)
+
+
+def give_back(world: Any) -> None:
+    """Let another game be loaded into a world."""
+    _IDLE.append(world)
+
+
 class Game:
     """A loaded game. Safe to use from several threads, one of which gets its turn at a time."""
 
@@ -109,7 +125,7 @@ class Game:
             return Told(self._now, text, self._world.won())
 
     def close(self) -> None:
-        """Unload the library. Nothing else is called afterwards."""
+        """Let another game be loaded in its place. Nothing else is called afterwards."""
         with package():
             self._world.close()
 
@@ -167,17 +183,12 @@ class _World:
     """How commands read, by action and arguments."""
 
     def __post_init__(self) -> None:
-        import fast_downward  # noqa: PLC0415  # all three as in `require`
-        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # noqa: PLC0415
-        from textworld.envs import PddlEnv  # noqa: PLC0415
-
         try:
-            loaded = AlfredDemangler(PddlEnv(), shuffle=False)
-            loaded.load(str(self.path))
+            self._loaded = empty_world()
+            self._loaded.load(str(self.path))
         except (Exception, SystemExit) as error:  # of three parsers, and a translator that was a program
             raise EnvironmentFailed(f"{self.path} is no game: {type(error).__name__}: {error}") from error
-        self._unload = fast_downward.close_lib
-        inner = loaded.unwrapped
+        inner = self._loaded.unwrapped
         self._planner, self._rules, self._grammar = inner._pddl_state, inner._logic, inner._logic.grammar
         self._things = inner._entity_infos
         self._names = {key: thing.name for key, thing in self._things.items()}
@@ -220,7 +231,7 @@ class _World:
 
     def close(self) -> None:
         """See `Game.close`."""
-        self._unload(self._planner.downward_lib)
+        give_back(self._loaded)
 
     def _text(self, action: Any) -> str:
         key = (action.name, *(value.name for value in action.mapping.values()))

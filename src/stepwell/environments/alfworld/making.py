@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from stepwell.environments.alfworld.game import Game, package
+from stepwell.environments.alfworld.game import Game, empty_world, give_back, package
 from stepwell.environments.alfworld.problems import Problem, draw, written
 from stepwell.environments.alfworld.rooms import Room, rooms
 from stepwell.environments.alfworld.tasks import SPLITS, TASK_TYPES, TaskType
@@ -101,15 +101,14 @@ def _write(problem: Problem, path: Path, chance: random.Random) -> bool:
 
 def _planned(path: Path) -> list[str]:
     """Commands that win, by the package's planner; none if it finds no way, or there is nothing to do."""
-    import textworld  # noqa: PLC0415  # as in `_write`
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # noqa: PLC0415
-    from textworld.envs import PddlEnv  # noqa: PLC0415
-
     with package():
-        world = AlfredDemangler(PddlEnv(textworld.EnvInfos(policy_commands=True)), shuffle=False)
+        world = empty_world()
+        world.request_infos.policy_commands = True
         world.load(str(path))
-        return [str(command) for command in world.reset()["policy_commands"]]
-        # The library that planned stays loaded: it left a handler behind that is called when the process exits.
+        plan = [str(command) for command in world.reset()["policy_commands"]]
+        world.request_infos.policy_commands = False
+        give_back(world)
+        return plan
 
 
 def _wins(path: Path, plan: Sequence[str]) -> bool:
