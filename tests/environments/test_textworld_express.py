@@ -73,10 +73,13 @@ def test_plain_text_plays_too() -> None:
 async def test_games_run_at_once_in_one_machine_even_the_same_one(kind: str) -> None:
     tasks = TextWorldExpressConfig(game=kind, admissible=True).build()  # type: ignore[arg-type]
 
+    of = tasks.tasks("train")[:4]
+    scripts = {task: acting(*tasks.walkthrough(task)[:5]) for task in of}  # its solver finds another way each time
+
     async def played(task: str) -> list[object]:
         episode = await Episode.begin(tasks, task)
         outcomes: list[object] = []
-        for action in acting(*tasks.walkthrough(task)[:5]):
+        for action in scripts[task]:
             outcome = await episode.step(action)
             outcomes.append(outcome)
             if outcome.terminated:
@@ -84,7 +87,6 @@ async def test_games_run_at_once_in_one_machine_even_the_same_one(kind: str) -> 
         await episode.close()
         return outcomes
 
-    of = tasks.tasks("train")[:4]
     alone = [await played(task) for task in of]
     assert await asyncio.gather(*map(played, of * 3)) == alone * 3
 

@@ -27,7 +27,7 @@ ENVIRONMENTS: Final[Mapping[str, type[TaskSetConfig]]] = {
     "black_box": BlackBoxConfig,
     "chain": ChainConfig,
     "functions": FunctionsConfig,
-    "gymnasium": GymnasiumTextConfig,
+    "gymnasium_text": GymnasiumTextConfig,
     "lookup": LookupConfig,
     "math_python": MathPythonConfig,
     "mcp": MCPConfig,

@@ -103,6 +103,8 @@ def _planned_attention(
     asked = [name for name in _UNSUPPORTED if variant.get(name) is not None]
     if asked:
         raise TypeError(f"attention with {', '.join(asked)} is not supported yet")
+    if value.shape[-1] != query.shape[-1]:
+        raise TypeError(f"values of size {value.shape[-1]} for queries of size {query.shape[-1]} are not supported yet")
     # rotary embeddings leave queries and keys in float32 where the products, and so the values, are bfloat16
     query, key = query.to(value.dtype), key.to(value.dtype)
     layer = int(module.layer_idx)  # type: ignore[arg-type]  # a plain int that torch types as Tensor | Module

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from stepwell.errors import ConfigError, NotFound
 from stepwell.policy.attention import ATTENTION, AttentionPlan, at_least_single
 from stepwell.policy.critic import Critic, CriticKind
 from stepwell.policy.lora import LoRAConfig, add_adapters, without_adapters
-from stepwell.policy.tree_attention import TreeAttention
-from stepwell.prefix_tree.tree import separate
+from stepwell.policy.tree_attention import TreeAttention, laid_out
+from stepwell.prefix_tree.tree import merged, separate
 
 _SCALED_LOGITS: Final = ("logit_scale", "logits_scaling")
 _LAYERS: Final = {"full_attention", "sliding_attention"}
@@ -81,8 +82,9 @@ class Policy:
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]  # a transformers model
         self._lock = threading.Lock()
         self._softcap: float | None = getattr(facts, "final_logit_softcapping", None)
-        self._autocast = config.precision == "bfloat16"
+        self._autocast = False  # while its exactness is looked at
         _refuse_inexact(self)
+        self._autocast = config.precision == "bfloat16"
         self.critic = Critic(config.critic, self._backbone, int(facts.hidden_size), config.value_head_size)
         _freeze_all_but_last(model, self._backbone, config.trainable_layers)
         self._adapted = config.lora is not None
@@ -225,19 +227,58 @@ def _rope_kinds(config: Any) -> set[str]:
 
 
 def _refuse_inexact(policy: Policy) -> None:
-    """Find architectures that bypass the plan: of two packed rows, the end of the first may be seen by nobody else."""
+    """Find architectures that bypass the plan, or do more than we do: by a few tokens, packed and by transformers."""
+    try:
+        with torch.no_grad():
+            planned = _end_is_private(policy) and _is_transformers_own(policy)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{type(policy.model).__name__} is not supported yet: {error}") from error
+    if not planned:
+        raise ConfigError(
+            f"{type(policy.model).__name__} is not supported yet, or not with this config: its attention cannot be "
+            "planned. Only causal attention whose windows are the layers' own is, and plain logits of the last states"
+        )
+
+
+def _end_is_private(policy: Policy) -> bool:
+    """Whether, of two packed rows, the end of the first is seen by nobody else."""
     rows = torch.tensor([[0, 1, 2], [0, 1, 2]])
     plan = TreeAttention(separate(list(rows.int().numpy())))
     positions = torch.arange(3).repeat(2)
+    states = policy.hidden(rows.flatten(), positions, plan)
+    rows[0, 2] = 3
+    change = policy.hidden(rows.flatten(), positions, plan) - states
+    return bool(change[[0, 1, 3, 4, 5]].abs().max() <= 1e-4 * states.abs().max())
+
+
+def _is_transformers_own(policy: Policy) -> bool:
+    """Whether merged rows have the logits that transformers' own attention gives each, windows shortened to show."""
+    rows = torch.tensor([[0, 1, 2], [0, 1, 3]])
+    tree = merged(list(rows.int().numpy()))
+    places = torch.from_numpy(np.stack([tree.places(0), tree.places(1)]))
+    model: Any = policy.model
+    with _short_windows(model):
+        got = policy.logits(policy.hidden(*laid_out(tree)))[places]
+        model.set_attn_implementation("eager")
+        try:
+            expected = model(input_ids=rows, use_cache=False).logits
+        finally:
+            model.set_attn_implementation(ATTENTION)
+    return bool((got - expected).abs().max() <= 1e-3 * expected.abs().max())
+
+
+@contextmanager
+def _short_windows(model: nn.Module) -> Iterator[None]:
+    """Windows of two tokens, which three are enough to tell from none; as they were afterwards."""
+    owners: list[Any] = [model.config, *model.modules()]
+    windows = [(owner, owner.sliding_window) for owner in owners if getattr(owner, "sliding_window", None)]
     try:
-        with torch.no_grad():
-            states = policy.hidden(rows.flatten(), positions, plan)
-            rows[0, 2] = 3
-            change = policy.hidden(rows.flatten(), positions, plan) - states
-    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
-        raise ConfigError(f"{type(policy.model).__name__} is not supported yet: {error}") from error
-    if change[[0, 1, 3, 4, 5]].abs().max() > 1e-4 * states.abs().max():
-        raise ConfigError(f"{type(policy.model).__name__} is not supported yet: its attention cannot be planned")
+        for owner, _ in windows:
+            owner.sliding_window = 2
+        yield
+    finally:
+        for owner, window in windows:
+            owner.sliding_window = window
 
 
 def _freeze_all_but_last(model: nn.Module, backbone: Any, layers: int | None) -> None:

@@ -101,9 +101,9 @@ class Game:
         """
         with package():
             self._world = _World(path)
-            self._now = self._world.state()
+            self.start: Final = self._world.state()
+            self._now: State | None = self.start
             self._possible = self._world.possible()
-            self.start: Final = self._now
             self.opening: Final = self._world.opening()
             """What an episode begins with; it ends with the task."""
 
@@ -120,9 +120,11 @@ class Game:
             action = self._possible.get(command)
             if action is None:
                 return Told(state, _IMPOSSIBLE, self._world.won())
+            self._now = None  # should anything fail on the way, nobody knows where the world is
             text = self._world.apply(action)
-            self._now, self._possible = self._world.state(), self._world.possible()
-            return Told(self._now, text, self._world.won())
+            after, self._possible = self._world.state(), self._world.possible()
+            self._now = after
+            return Told(after, text, self._world.won())
 
     def close(self) -> None:
         """Let another game be loaded in its place. Nothing else is called afterwards."""
@@ -131,8 +133,10 @@ class Game:
 
     def _go_to(self, state: State) -> None:
         if state is not self._now:
+            self._now = None
             self._world.go_to(state)
-            self._now, self._possible = state, self._world.possible()
+            self._possible = self._world.possible()
+            self._now = state
 
 
 class Shelf:
