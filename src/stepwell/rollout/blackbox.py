@@ -199,8 +199,9 @@ def _caged(folder: Path, readable: Sequence[Path]) -> list[str]:
         word for path in (*_SYSTEM, *map(str, readable)) if Path(path).exists() for word in ("--ro-bind", path, path)
     ]
     return [
-        *(program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--new-session", *seen),
-        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(folder), str(folder)),
+        *(program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--new-session"),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # before what may be inside of them
+        *(*seen, "--bind", str(folder), str(folder)),
         *("--chdir", str(folder), "--setenv", "HOME", str(folder), "--"),
     ]
 
