@@ -1,21 +1,29 @@
 """The policy evaluates exactly what transformers does, and refuses what it could not."""
 
+import copy
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import (
+    BartConfig,
     BloomConfig,
+    DeepseekV3Config,
+    FalconConfig,
+    FalconForCausalLM,
     GptOssConfig,
     GraniteConfig,
     Lfm2Config,
+    OlmoeConfig,
     PreTrainedConfig,
+    Qwen2MoeConfig,
     XGLMConfig,
 )
 
 from stepwell.config import load_config
 from stepwell.errors import ConfigError, NotFound
+from stepwell.policy.attention import ATTENTION
 from stepwell.policy.builtin import BUILTIN_MODELS
 from stepwell.policy.model import Policy, PolicyConfig
 from tests.policy.tiny import (
@@ -166,6 +174,14 @@ def small(kind: type[PreTrainedConfig], **more) -> PreTrainedConfig:
     return kind(**{**sizes, "pad_token_id": 0, **more})
 
 
+SPREAD = {"initializer_range": 0.2, "init_std": 0.2}
+EXPERTS = {**SPREAD, "intermediate_size": 48, "moe_intermediate_size": 16, "num_experts": 4, "n_routed_experts": 4}
+EXPERTS |= {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "shared_expert_intermediate_size": 16}
+MIXED = {"use_sliding_window": True, "max_window_layers": 1, "num_key_value_heads": 2}
+LATENT = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+LATENT |= {"num_key_value_heads": 4, "head_dim": 4}
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [
@@ -176,12 +192,43 @@ def small(kind: type[PreTrainedConfig], **more) -> PreTrainedConfig:
         (small(BloomConfig), "max_position_embeddings"),
         (small(BloomConfig, max_position_embeddings=64), "attention cannot be planned"),
         (small(XGLMConfig, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48), "attention cannot be planned"),
+        # what only a comparison with transformers' own attention finds: no config of these says it
+        (tiny_config("gemma3", use_bidirectional_attention=True), "attention cannot be planned"),
+        (small(OlmoeConfig, **EXPERTS, sliding_window=5), "windows are the layers' own"),
+        (small(Qwen2MoeConfig, **EXPERTS, sliding_window=5, **MIXED), "windows are the layers' own"),
+        (small(BartConfig, d_model=32, decoder_layers=2, decoder_attention_heads=4, **SPREAD), "cannot be planned"),
+        (small(DeepseekV3Config, **EXPERTS, **LATENT), "values of size 8 for queries of size 12"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, PreTrainedConfig) else "",
 )
 def test_an_architecture_that_it_would_evaluate_wrongly_is_refused(config: PreTrainedConfig, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Policy(tiny_model(config), name="unsupported")
+
+
+def test_a_window_that_hides_nothing_within_the_context_need_not_be_the_layers_own() -> None:
+    with torch.no_grad():
+        config = small(OlmoeConfig, **EXPERTS, sliding_window=64, max_position_embeddings=64)
+        policy = Policy(tiny_model(config), name="supported")
+        row = random_ids(64)
+        got = policy.logits(policy.hidden(*several_rows([row])))
+        expected = plain_twin(policy)(torch.from_numpy(row).long()[None]).logits[0]
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+@every_kind
+def test_a_models_windows_and_its_attention_are_left_as_they_were_when_it_was_looked_at(kind: str) -> None:
+    model = tiny_model(tiny_config(kind))
+    before = [getattr(m, "sliding_window", None) for m in model.modules()], copy.deepcopy(model.config.to_dict())
+    Policy(model, name="tiny")
+    assert ([getattr(m, "sliding_window", None) for m in model.modules()], model.config.to_dict()) == before
+    assert model.config._attn_implementation == ATTENTION
+
+
+def test_a_checkpoint_whose_attention_is_its_own_is_refused_by_name(tmp_path: Path) -> None:
+    FalconForCausalLM(small(FalconConfig)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="attention of its own"):
+        Policy.load(tmp_path, name="falcon")
 
 
 def test_a_model_called_past_the_policy_says_how_to_call_it() -> None:

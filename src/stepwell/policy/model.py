@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,13 +21,8 @@ from stepwell.policy.attention import ATTENTION, AttentionPlan, at_least_single
 from stepwell.policy.critic import Critic, CriticKind
 from stepwell.policy.lora import LoRAConfig, add_adapters, without_adapters
 from stepwell.policy.tree_attention import TreeAttention, laid_out
+from stepwell.policy.unsupported import refuse_unsupported
 from stepwell.prefix_tree.tree import merged, separate
-
-_SCALED_LOGITS: Final = ("logit_scale", "logits_scaling")
-_LAYERS: Final = {"full_attention", "sliding_attention"}
-"""Kinds of layers that keep nothing but keys and values of the past."""
-_BATCH_ROPE: Final = {"dynamic", "longrope"}
-"""Rotary embeddings that depend on the longest row of a forward pass, and so on what a row is packed with."""
 
 
 class PolicyConfig(Config):
@@ -72,7 +67,7 @@ class Policy:
         """
         config = config or PolicyConfig()
         facts: Any = model.config
-        _refuse_unsupported(facts)
+        refuse_unsupported(facts)
         self.name = name
         self.version = 0
         self.model = model.eval()  # no dropout: a recomputed log-probability must equal the sampled one
@@ -105,9 +100,14 @@ class Policy:
         """
         if not (directory / "config.json").exists():
             raise NotFound(f"{directory} is not a Hugging Face checkpoint: it has no config.json")
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
-        )
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
+            )
+        except KeyError as error:
+            if error.args != (ATTENTION,):
+                raise
+            raise ConfigError(f"the model in {directory} has attention of its own, which cannot be planned") from error
         return cls(model, config, name=name)
 
     def hidden(self, ids_n: Tensor, positions_n: Tensor, plan: AttentionPlan) -> Tensor:
@@ -200,32 +200,6 @@ def _put(state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
             tensor.copy_(state[name])
 
 
-def _refuse_unsupported(config: Any) -> None:
-    if not getattr(config, "max_position_embeddings", None):
-        raise ConfigError("the model's config has no max_position_embeddings, so its context is not known")
-    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None)]
-    if scaled:
-        raise ConfigError(f"models that rescale their logits ({', '.join(scaled)}) are not supported yet")
-    stateful = set(getattr(config, "layer_types", None) or ()) - _LAYERS
-    if stateful:
-        raise ConfigError(
-            f"this model has layers of the kind {', '.join(sorted(stateful))}, but only full and sliding-window "
-            "attention are supported: others carry a state along the row, which rows that part cannot share by masking"
-        )
-    kinds = _rope_kinds(config)
-    if kinds & _BATCH_ROPE:
-        raise ConfigError(
-            f"this model's rotary embeddings ({', '.join(sorted(kinds & _BATCH_ROPE))}) depend on the longest row of a "
-            "batch, so no log-probability could be computed again; default, linear, llama3 and yarn are supported"
-        )
-
-
-def _rope_kinds(config: Any) -> set[str]:
-    found: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    several = [found, *(value for value in found.values() if isinstance(value, dict))]
-    return {str(kind) for each in several if (kind := each.get("rope_type") or each.get("type"))}
-
-
 def _refuse_inexact(policy: Policy) -> None:
     """Find architectures that bypass the plan, or do more than we do: by a few tokens, packed and by transformers."""
     try:
@@ -269,9 +243,14 @@ def _is_transformers_own(policy: Policy) -> bool:
 
 @contextmanager
 def _short_windows(model: nn.Module) -> Iterator[None]:
-    """Windows of two tokens, which three are enough to tell from none; as they were afterwards."""
-    owners: list[Any] = [model.config, *model.modules()]
-    windows = [(owner, owner.sliding_window) for owner in owners if getattr(owner, "sliding_window", None)]
+    """Windows of two tokens, which three are enough to tell from none; as they were afterwards.
+
+    Not such as hide nothing within the model's context: whether layers ask for those is all the same.
+    """
+    facts: Any = model.config
+    owners: list[Any] = [facts, *model.modules()]
+    windows = [(owner, getattr(owner, "sliding_window", None) or 0) for owner in owners]
+    windows = [(owner, window) for owner, window in windows if 0 < window < facts.max_position_embeddings]
     try:
         for owner, _ in windows:
             owner.sliding_window = 2

@@ -116,8 +116,9 @@ def merged(rows: Sequence[Ids]) -> PrefixTree:
     """
     _refuse_empty(rows)
     trie = _Trie(rows)
-    leaves = [trie.insert(number) for number in range(len(rows))]
-    return trie.laid_out(leaves)
+    for number in range(len(rows)):
+        trie.insert(number)
+    return trie.laid_out()
 
 
 def _refuse_empty(rows: Sequence[Ids]) -> None:
@@ -149,28 +150,28 @@ class _Trie:
         self._rows = rows
         self._root = _Node(0, 0, 0)
 
-    def insert(self, number: int) -> _Node:
-        """Add a row and give the node that it ends in; later insertions may move the end to one of its parents."""
+    def insert(self, number: int) -> None:
+        """Add a row."""
         row, at, node = self._rows[number], 0, self._root
         while at < len(row):
             child = node.children.get(int(row[at]))
             if child is None:
-                return self._add(node, number, at)
-            same = common_prefix(self._rows[child.row][child.start : child.stop], row[at:])
+                self._add(node, number, at)
+                return
+            same = 1  # of a single token, which it was found by
+            if child.stop - child.start > 1:
+                same = common_prefix(self._rows[child.row][child.start : child.stop], row[at:])
             at += same
             if at < len(row) and child.start + same < child.stop:
                 child = self._split(child, same)
             node = child
-        return node
 
-    def _add(self, node: _Node, number: int, at: int) -> _Node:
+    def _add(self, node: _Node, number: int, at: int) -> None:
         stop = len(self._rows[number])
         if not node.children and node is not self._root:  # all rows through it end here: it just becomes longer
             node.row, node.stop = number, stop
-            return node
-        child = _Node(number, at, stop, node)
-        node.children[int(self._rows[number][at])] = child
-        return child
+            return
+        node.children[int(self._rows[number][at])] = _Node(number, at, stop, node)
 
     def _split(self, lower: _Node, length: int) -> _Node:
         """Make the first `length` tokens of a node its parent."""
@@ -181,7 +182,8 @@ class _Trie:
         lower.start, lower.parent = cut, upper
         return upper
 
-    def laid_out(self, ends: Sequence[_Node]) -> PrefixTree:
+    def laid_out(self) -> PrefixTree:
+        """All rows that were added."""
         order = self._pre_order()
         starts = [0, *accumulate(node.stop - node.start for node in order)]
         last = list(range(1, len(order) + 1))  # after the subtree of each
@@ -195,8 +197,15 @@ class _Trie:
             if node.parent is not None
         )
         ids = _concatenated([self._rows[node.row][node.start : node.stop] for node in order])
-        leaves = tuple(_holder(node, len(row)).number for node, row in zip(ends, self._rows, strict=True))
+        leaves = tuple(self._holder(row).number for row in self._rows)
         return PrefixTree(ids, segments, leaves, tuple(map(len, self._rows)))
+
+    def _holder(self, row: Ids) -> _Node:
+        """The node that a row ends in; from the root, as many rows may end far above what was made of their last."""
+        node = self._root
+        while node.stop < len(row):
+            node = node.children[int(row[node.stop])]
+        return node
 
     def _pre_order(self) -> list[_Node]:
         """All nodes but the root, numbered."""
@@ -209,13 +218,6 @@ class _Trie:
                 order.append(node)
             stack += sorted(node.children.values(), key=_leaves_first, reverse=True)
         return order
-
-
-def _holder(node: _Node, length: int) -> _Node:
-    """Of a node and its parents, the one that holds the last of a row's `length` tokens."""
-    while node.parent is not None and node.start >= length:
-        node = node.parent
-    return node
 
 
 def _leaves_first(node: _Node) -> tuple[bool, int]:
