@@ -275,3 +275,15 @@ def test_a_sample_of_a_row_that_is_there_twice_pulls_as_much_as_both() -> None:
     _, single = updated(exact_policy("llama"), [one], free, "on")
     assert max(float(g.norm()) for g in single.values()) > 0.1
     assert all(float(g.abs().max()) < 1e-12 for g in got.values())
+
+
+def test_scores_take_the_logits_of_a_place_once_for_all_rows_that_read_it_at_one_temperature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, read = tiny_policy(), []
+    evaluate = policy.logits
+    monkeypatch.setattr(policy, "logits", lambda hidden: read.append(len(hidden)) or evaluate(hidden))
+    prompt, response = random_ids(9, 1), random_ids(5, 2)
+    scores = response_logprobs(policy, [Scored(prompt, response, t) for t in (1.0, 1.0, 0.5, 1.0)], 1000)
+    assert sum(read) == 2 * len(response)
+    assert scores[0].tolist() == scores[1].tolist() == scores[3].tolist() != scores[2].tolist()

@@ -16,8 +16,8 @@ from stepwell.algorithms.objective import Aggregation, Objective
 from stepwell.errors import InvalidRecord
 from stepwell.policy.tree_attention import TreeAttention
 from stepwell.prefix_tree.pack import Merging, Packing, Part, pack
-from stepwell.prefix_tree.tree import Places
 from stepwell.trainer.ratios import gradient_scale
+from stepwell.trainer.reading import Reading
 from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample, Step
 
 
@@ -178,18 +178,15 @@ def _micro_batch(
     starts = [s.prompt_length - 1 for s in samples]
     predicting = [tree.places(row, start, tree.lengths[row] - 1) for row, start in enumerate(starts)]
     value_at = [tree.places(row, start, start + len(samples[row].value_targets)) for row, start in enumerate(starts)]
-    read, of_token = np.unique(
-        np.concatenate([_by_temperature(at, s.temperature) for at, s in zip(predicting, samples, strict=True)]),
-        return_inverse=True,
-    )
+    reading = Reading.of(predicting, [s.temperature for s in samples])
     return MicroBatch(
         plan=TreeAttention(tree),
         ids=_int64([tree.ids]),
         positions=_int64([tree.positions]),
         samples=part.rows,
-        read=_int64([read["place"]]),
-        scales=_float32([read["temperature"]]),
-        predicting=_int64([of_token]),
+        read=reading.places,
+        scales=reading.temperatures,
+        predicting=reading.of_token,
         targets=_int64([s.token_ids[s.prompt_length :] for s in samples]),
         row=_int64([np.full(len(s.advantages), i) for i, s in enumerate(samples)]),
         logprobs=_float32([s.logprobs for s in samples]),
@@ -203,15 +200,6 @@ def _micro_batch(
         old_values=_float32([s.old_values for s in samples]),
         value_weights=torch.full((sum(map(len, value_at)),), 1 / max(total_values, 1)),
     )
-
-
-_READ = np.dtype([("place", np.int64), ("temperature", np.float32)])
-
-
-def _by_temperature(places: Places, temperature: float) -> np.ndarray:
-    found = np.empty(len(places), _READ)
-    found["place"], found["temperature"] = places, temperature
-    return found
 
 
 def _int64(parts: Sequence[np.ndarray]) -> Tensor:

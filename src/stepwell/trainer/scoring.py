@@ -10,6 +10,7 @@ from stepwell.policy.model import Policy
 from stepwell.policy.tree_attention import laid_out
 from stepwell.prefix_tree.pack import Merging, pack
 from stepwell.prefix_tree.tree import PrefixTree
+from stepwell.trainer.reading import Reading
 from stepwell.types import NO_FLOATS, Floats, Ids, Sample
 
 
@@ -49,11 +50,10 @@ def _one_pass(policy: Policy, tree: PrefixTree, rows: Sequence[Scored]) -> list[
     hidden = policy.hidden(*laid_out(tree))
     before = [len(row.prompt_ids) - 1 for row in rows]
     places = [tree.places(i, b, b + len(row.response_ids)) for i, (b, row) in enumerate(zip(before, rows, strict=True))]
-    at = torch.from_numpy(np.concatenate(places))
-    scale = torch.from_numpy(np.concatenate([np.full(len(r.response_ids), r.temperature, np.float32) for r in rows]))
+    reading = Reading.of(places, [row.temperature for row in rows])
     targets = torch.from_numpy(np.concatenate([row.response_ids for row in rows]).astype(np.int64))
-    logp = (policy.logits(hidden[at]) / scale[:, None]).log_softmax(-1)
-    chosen = logp.gather(1, targets[:, None]).squeeze(1).numpy()
+    logp = (policy.logits(hidden[reading.places]) / reading.temperatures[:, None]).log_softmax(-1)
+    chosen = logp[reading.of_token, targets].numpy()
     return np.split(chosen, np.cumsum([len(r.response_ids) for r in rows])[:-1])
 
 
