@@ -66,10 +66,10 @@ class _Hub(ModuleType):
         super().__init__("datasets")
         self.rows = rows
 
-    def load_dataset(self, name: str, config: str, split: str) -> list[dict[str, object]]:
+    def load_dataset(self, name: str, config: str, split: str, revision: str | None) -> list[dict[str, object]]:
         if self.rows is None:
             raise ConnectionError("offline")
-        assert (name, config, split) == ("hotpotqa/hotpot_qa", "distractor", "validation")
+        assert (name, config, split, revision) == ("hotpotqa/hotpot_qa", "distractor", "validation", None)
         return self.rows
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from stepwell.environments.function_tools import Misused, function_tool
+from stepwell.environments.function_tools import function_tool
+from stepwell.environments.tool_arguments import Misused
 from stepwell.errors import ConfigError
 
 

@@ -148,7 +148,7 @@ def test_the_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(MissingDependency, match="give a file as `path`"):
+    with pytest.raises(MissingDependency, match="or give a `path`"):
         question_set_from_hub(SOURCES["flashrag_nq"])
 
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from stepwell.environments.function_tools import Misused
-from stepwell.environments.tool_arguments import checked_arguments, untitled
+from stepwell.environments.tool_arguments import Misused, checked_arguments, untitled
 from stepwell.rendering.messages import Tool, ToolCall
 
 BOOK = Tool(

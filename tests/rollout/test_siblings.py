@@ -1,12 +1,11 @@
 """Siblings: each turn of a trunk is taken anew from the very state that it was in, the last turn first."""
 
-import asyncio
 import itertools
 
 import pytest
 
 from stepwell.algorithms.base import Siblings
-from stepwell.errors import EngineError, EnvironmentFailed, InvalidRequest
+from stepwell.errors import ContextOverflow, EngineError, EnvironmentFailed, InvalidRequest
 from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.group import Collector
@@ -99,13 +98,10 @@ async def test_siblings_that_all_take_the_same_step_are_not_played_on_and_their_
     pool: SQLitePool,
 ) -> None:
     collector = siblings(pool, [THREE], SKIPPING, group_size=3, concurrency=2)
-    tasks = endless()
-    for _ in range(2):  # this agent always does the same, so no turn of any trunk teaches anything
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await collector.collect(tasks, 1)
-    reasons = dict(pool.stats().groups_dropped)
-    assert set(reasons) == {"its siblings all took the same step"}
+    # this agent always does the same, so no turn of any trunk teaches anything, which is an error and no endless loop
+    with pytest.raises(InvalidRequest, match="of 3 sets of trunks no turn made siblings that differ"):
+        await collector.collect(endless(), 1)
+    assert dict(pool.stats().groups_dropped) == {"its siblings all took the same step": 9}
     assert ready(pool) == []
     some = [pool.trajectory(s.info.id) for _, s in pool.trajectories() if s.info.source == "rollout"]
     assert {(len(t.steps), t.reward) for t in some if t.status == "truncated"} == {(1, None)}
@@ -133,3 +129,21 @@ async def test_a_sibling_that_fails_before_its_step_holds_nobody_back(pool: SQLi
     assert await collector.collect(endless(), 1) == 1
     (group,) = ready(pool)
     assert len(group.trajectories) == 2
+
+
+async def test_trunks_without_a_single_turn_are_an_error_and_no_endless_loop(pool: SQLitePool) -> None:
+    collector = siblings(pool, [THREE])
+    collector._collector.player.actor.before = lambda turn: (_ for _ in ()).throw(ContextOverflow("no room"))
+    with pytest.raises(InvalidRequest, match="no turn made siblings"):
+        await collector.collect(endless(), 1)
+
+
+async def test_a_trunk_is_not_forked_where_its_context_was_full(pool: SQLitePool) -> None:
+    def full(turn: int) -> None:
+        if turn == 2:
+            raise ContextOverflow("no room")
+
+    collector = siblings(pool, [THREE])
+    collector._collector.player.actor.before = full
+    assert await collector.collect(endless(), 1) == 1
+    assert [group.info.origin_index for group in ready(pool)] == [1]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from stepwell.errors import InvalidRecord
 from stepwell.trainer.sft import Demonstration, supervised_update
 from tests.policy.tiny import CONFIGS, plain_twin, random_ids, tiny_policy
 
@@ -42,3 +43,12 @@ def test_the_demonstrated_tokens_become_likely() -> None:
     optimizer = torch.optim.AdamW(policy.trainable_parameters(), lr=1e-2)
     losses = [supervised_update(policy, optimizer, ROWS) for _ in range(30)]
     assert losses[-1] < 0.05 < 2 < losses[0]
+
+
+def test_demonstrations_of_nothing_are_refused_and_change_no_weight() -> None:
+    policy = tiny_policy()
+    before = {name: tensor.clone() for name, tensor in policy.trainable_state().items()}
+    optimizer = torch.optim.AdamW(policy.trainable_parameters(), lr=0.1)
+    with pytest.raises(InvalidRecord, match="mask is empty"):
+        supervised_update(policy, optimizer, [demonstration(5, [], 0), demonstration(3, [], 1)])
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.trainable_state().items())

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from stepwell.config import Config, load_config
 from stepwell.errors import EngineError, InvalidRequest
 from stepwell.rollout.agent import ChatAgent, ChatAgentConfig
 from stepwell.rollout.blackbox import Place, player_of
-from stepwell.rollout.group import Collector
+from stepwell.rollout.group import Collector, OnEnding
 from stepwell.rollout.run import Ending, RolloutConfig
 from stepwell.rollout.siblings import SiblingCollector
 
@@ -71,7 +72,6 @@ def run(
     chosen = [f"environment.use={environment}"] if agent is None else _own_agent(agent, task_file, reward)
     sizes = [f"rollout.group_size={group_size}"]
     config = load_config(CollectConfig, None, [*chosen, *sizes, *(overrides or [])])
-    task_set = build_tasks(config.environment)
     display = Display(Console())
     endings: list[Ending] = []
 
@@ -79,29 +79,40 @@ def run(
         endings.append(ending)
         display.unit()
 
-    async def collect() -> None:
-        model = _served_model(gateway)
-        async with ChatAgent(gateway, model, config.agent) as chat:
-            with closing(PoolClient(gateway)) as log, Client(gateway) as reader:
-                place = Place(gateway_url=gateway, model=model, log=log, read=reader.trajectory)
-                player = player_of(task_set, chat, place, config.rollout)
-                collector = Collector(player, log, config.rollout, channel=channel, on_ending=ended)
-                names = iter(task_set.tasks(split))
-                if not fork:
-                    await collector.collect_groups(names, tasks, config.rollout.group_size)
-                    return
-                siblings = SiblingCollector(collector, Siblings())
-                await siblings.collect(names, tasks)
-                while siblings.turns_left:
-                    await siblings.collect(names, tasks)
-
     with display.live():
         display.phase("collect", 0 if fork else tasks * group_size)
-        asyncio.run(collect())
+        asyncio.run(_collect(gateway, config, _Wanted(tasks, split, channel, fork), ended))
     rewards = [ending.reward for ending in endings if ending.how != "failed"]
     mean = sum(rewards) / len(rewards) if rewards else float("nan")
     failed = len(endings) - len(rewards)
     Console().print(f"{len(rewards)} trajectories, mean reward {mean:.3f}; {failed} more failed", highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be collected."""
+
+    tasks: int
+    split: str
+    channel: str
+    fork: bool
+
+
+async def _collect(gateway: str, config: CollectConfig, wanted: _Wanted, ended: OnEnding) -> None:
+    task_set, model = build_tasks(config.environment), _served_model(gateway)
+    async with ChatAgent(gateway, model, config.agent) as chat:
+        with closing(PoolClient(gateway)) as log, Client(gateway) as reader:
+            place = Place(gateway_url=gateway, model=model, log=log, read=reader.trajectory)
+            player = player_of(task_set, chat, place, config.rollout)
+            collector = Collector(player, log, config.rollout, channel=wanted.channel, on_ending=ended)
+            names = iter(task_set.tasks(wanted.split))
+            if not wanted.fork:
+                await collector.collect_groups(names, wanted.tasks, config.rollout.group_size)
+                return
+            siblings = SiblingCollector(collector, Siblings())
+            await siblings.collect(names, wanted.tasks)
+            while siblings.turns_left:
+                await siblings.collect(names, wanted.tasks)
 
 
 def _own_agent(command: str, task_file: Path | None, reward: str) -> list[str]:

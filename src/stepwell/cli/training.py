@@ -107,8 +107,9 @@ class TrainingRun:
             return await collector.evaluate(task_ids)
 
     def _missing_tasks(self, held: Sequence[str]) -> Iterator[str]:
-        """The tasks of the next update but those `held`. All updates' tasks are one endless order of the seed's, so a
-        resumed run goes on where it stopped, and a task of which a group was ready by then is not sampled again."""
+        """The tasks of the next update but those `held`, and then those after. All updates' tasks are one endless order
+        of the seed's, so a resumed run goes on where it stopped, and a task of which a group was ready by then is not
+        sampled again."""
         tasks = list(self.tasks.tasks("train"))
         order = np.random.default_rng(self.recipe.seed).permutation(len(tasks))
         endless = itertools.cycle(tasks[i] for i in order)
@@ -118,7 +119,7 @@ class TrainingRun:
         for task in held:
             if task in due:  # else somebody else's choice
                 due.remove(task)
-        return iter(due)
+        return itertools.chain(due, endless)
 
     @asynccontextmanager
     async def _collector(

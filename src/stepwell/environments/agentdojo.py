@@ -15,9 +15,8 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from stepwell.environments.function_tools import Misused
 from stepwell.environments.rows import held_out
-from stepwell.environments.tool_arguments import json_arguments, untitled
+from stepwell.environments.tool_arguments import Misused, json_arguments, untitled
 from stepwell.errors import EnvironmentFailed, InvalidRequest, MissingDependency, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig

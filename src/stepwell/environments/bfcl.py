@@ -14,8 +14,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from stepwell.environments.bfcl_world import Conversation, Instances, Programs, run_call, run_gold
-from stepwell.environments.function_tools import Misused
 from stepwell.environments.rows import held_out
+from stepwell.environments.tool_arguments import Misused
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig

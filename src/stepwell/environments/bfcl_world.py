@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stepwell.environments.function_tools import Misused
 from stepwell.environments.rows import Row, read_rows
-from stepwell.environments.tool_arguments import checked_arguments
+from stepwell.environments.tool_arguments import Misused, checked_arguments
 from stepwell.errors import MissingDependency
 from stepwell.rendering.messages import Tool, ToolCall
 

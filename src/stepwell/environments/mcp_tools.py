@@ -8,16 +8,14 @@ forked by playing it again. The protocol is spoken by the package `mcp` (MIT).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from stepwell.environments.function_tasks import Task, named_tasks
-from stepwell.environments.function_tools import Misused
-from stepwell.environments.functions import Played, Used
+from stepwell.environments.function_tasks import Task, ids_of, named_tasks, type_of
 from stepwell.environments.mcp_session import Server, Session
-from stepwell.environments.rewards import Reward, named_reward
-from stepwell.environments.tool_arguments import checked_arguments
+from stepwell.environments.rewards import Played, Reward, Used, named_reward
+from stepwell.environments.tool_arguments import Misused, checked_arguments
 from stepwell.errors import InvalidRecord, InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig
@@ -92,13 +90,11 @@ class MCPTools:
         Raises:
             InvalidRequest: there is no such split.
         """
-        if split not in ("train", "test"):
-            raise InvalidRequest(f"no split {split!r}; use train or test")
-        return [key for key, task in self._tasks.items() if task.split == split]
+        return ids_of(self._tasks, split)
 
     def task_type(self, task_id: str) -> str:
         """The field `type` of its row."""
-        return str(self._tasks[task_id].row.get("type", "")) if task_id in self._tasks else ""
+        return type_of(self._tasks, task_id)
 
     def make(self) -> Environment:
         """A fresh episode."""
@@ -210,4 +206,4 @@ class ReadOnlyMCPEnvironment:
 class MCPEnvironment(ReadOnlyMCPEnvironment):
     """One episode with tools whose effects may last; it cannot be forked."""
 
-    no_fork: Any = "what the tools of an MCP server do may last; set `read_only: true` if they only read"
+    no_fork: Final = "what the tools of an MCP server do may last; set `read_only: true` if they only read"

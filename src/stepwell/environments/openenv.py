@@ -16,8 +16,7 @@ import httpx
 from pydantic import Field
 
 from stepwell.environments.function_tasks import Task, named_tasks
-from stepwell.environments.function_tools import Misused
-from stepwell.environments.tool_arguments import checked_arguments, untitled
+from stepwell.environments.tool_arguments import Misused, checked_arguments, untitled
 from stepwell.errors import ConfigError, EnvironmentFailed, InvalidRequest, MissingDependency, NotFound
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig

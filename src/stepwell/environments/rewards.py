@@ -6,13 +6,41 @@ from dataclasses import dataclass
 from typing import Any, Final, SupportsFloat
 
 from stepwell.config import imported
-from stepwell.environments.functions import Played
 from stepwell.errors import ConfigError, EnvironmentFailed, StepwellError
 from stepwell.rollout.episode import called
 from stepwell.scoring.answers import exact_match
 
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A call of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: str
+    """What the agent read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode at its end, for the reward function."""
+
+    task: Mapping[str, Any]
+    """The row of the task."""
+    answer: str = ""
+    """The agent's last message, or what a tool raised `Finished` with; empty where the turns ran out."""
+    calls: tuple[Used, ...] = ()
+    """All calls that reached a tool, in order."""
+    truncated: bool = False
+    """The turns ran out."""
+    world: Any = None
+    """The object whose methods are the tools; None if they are functions."""
+
+
 Parts = tuple[tuple[str, float], ...]
 
+FOREIGN: Final = (Exception, SystemExit)
+"""What somebody's code may raise of its own accord."""
 _ANSWER: Final = "answer"
 _REWARD: Final = "reward"
 
@@ -30,12 +58,7 @@ class Reward:
         Raises:
             EnvironmentFailed: the function failed, or gave no finite number.
         """
-        try:
-            said = await called(self.function, played)
-        except StepwellError:
-            raise
-        except (Exception, SystemExit) as error:  # somebody's code
-            raise EnvironmentFailed(f"{self.name} failed: {type(error).__name__}: {error}") from error
+        said = await fallible(f"{self.name} failed", self.function, played)
         named = said if isinstance(said, Mapping) else {_REWARD: said}
         return tuple((str(part), self._finite(value)) for part, value in named.items())
 
@@ -44,6 +67,16 @@ class Reward:
         if not math.isfinite(number):
             raise EnvironmentFailed(f"{self.name} gave {value!r:.80}; it must give a finite number, or several by name")
         return number
+
+
+async def fallible(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What somebody's function gives. Raises EnvironmentFailed for what it raises, except for errors of our own."""
+    try:
+        return await called(function, *arguments)
+    except StepwellError:
+        raise
+    except FOREIGN as error:
+        raise EnvironmentFailed(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def named_reward(reference: str | None) -> Reward:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
-from stepwell.environments.function_tools import Misused
 from stepwell.rendering.messages import Tool, ToolCall
 
 _MOST: Final = 3
@@ -22,6 +21,10 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+
+
+class Misused(Exception):  # told to the policy, raised to nobody
+    """A call that no tool takes, in words for the one who made it."""
 
 
 def checked_arguments(call: ToolCall, tools: Mapping[str, Tool]) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from stepwell.config import imported
-from stepwell.environments.function_tools import Misused
 from stepwell.environments.rows import held_out
-from stepwell.environments.tool_arguments import checked_arguments
+from stepwell.environments.tool_arguments import Misused, checked_arguments
 from stepwell.errors import ConfigError, EnvironmentFailed, InvalidRequest, MissingDependency, NotFound, StepwellError
 from stepwell.rendering.messages import Message, Tool, ToolCall
 from stepwell.rollout.env import Environment, Outcome, TaskSet, TaskSetConfig

@@ -258,9 +258,12 @@ class _Play:
                 break
             try:
                 view = await self.config.context.fit(view, desk)
+                here = None
                 if self.start.forks is not None:
-                    self.start.forks.append(Fork(self.steps, await episode.boundary(), view))
+                    here = Fork(self.steps, await episode.boundary(), view)
                 action = await self._act(view.messages, episode)
+                if self.start.forks is not None and here is not None:  # only where there was room to act
+                    self.start.forks.append(here)
             except ContextOverflow as overflow:
                 self._note(how="truncated", why=str(overflow))
                 await self._close_books(rewarded)

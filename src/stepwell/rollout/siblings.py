@@ -7,11 +7,16 @@ section 4.2). Trunks are in no group, so nobody trains on them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from stepwell.algorithms.base import Siblings
+from stepwell.errors import InvalidRequest
 from stepwell.rollout.group import Collector, all_of
 from stepwell.rollout.run import Fork, record
 from stepwell.types import GroupInfo
+
+_FRUITLESS: Final = 4
+"""So often turns are looked for, with new trunks in between, before siblings that are always alike are a mistake."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,23 +52,27 @@ class SiblingCollector:
         nobody could learn from them, is passed over.
 
         Raises:
-            InvalidRequest: there are not so many tasks left.
+            InvalidRequest: there are not so many tasks left, or siblings were alike at every turn of several trunks.
             EnvironmentFailed: too many trajectories of one trunk or group failed.
             ForkRefused: the environment cannot be forked.
         """
-        made = 0
-        while not made:
-            if not self._turns:
-                await self._grow(tasks, max(count // self._plan.trunks, 1))
-            turn = self._turns.pop(0)
-            there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
-            made = sum(await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in there[:count]]))
-        return made
+        for _ in range(_FRUITLESS):
+            while self._turns:
+                turn = self._turns.pop(0)
+                there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
+                made = sum(await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in there[:count]]))
+                if made:
+                    return made
+            await self._grow(tasks, max(count // self._plan.trunks, 1))
+        raise InvalidRequest(
+            f"of {_FRUITLESS - 1} sets of trunks no turn made siblings that differ: the policy always does the same. "
+            "Sample at a higher temperature, with more siblings (rollout.group_size), or set algorithm.skip_alike=false"
+        )
 
     async def _grow(self, tasks: Iterator[str], count: int) -> None:
         chosen = self._collector.next_tasks(tasks, count)
         self._trunks = await all_of([self._trunk(task) for task in chosen for _ in range(self._plan.trunks)])
-        turns = list(range(max(len(trunk.forks) for trunk in self._trunks)))
+        turns = list(range(max((len(trunk.forks) for trunk in self._trunks), default=0)))
         self._turns = turns[::-1] if self._plan.order == "reverse" else turns
 
     async def _trunk(self, task_id: str) -> Trunk:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stepwell.errors import InvalidRecord
 from stepwell.policy.model import Policy
 from stepwell.policy.tree_attention import laid_out
 from stepwell.prefix_tree.tree import merged
@@ -29,7 +30,12 @@ def supervised_update(
     """One optimiser step of cross-entropy on the masked tokens; gives the mean loss in nats per token.
 
     The policy's version does not change: warm-up comes before the first version that is served.
+
+    Raises:
+        InvalidRecord: no token is to be produced.
     """
+    if not any(row.mask.any() for row in rows):
+        raise InvalidRecord("none of the demonstrations has a token to imitate: its mask is empty")
     tree = merged([row.ids for row in rows])
     places = [(tree.places(i), np.flatnonzero(row.mask)) for i, row in enumerate(rows)]
     predicting = torch.from_numpy(np.concatenate([at[produced - 1] for at, produced in places]))
