@@ -2,6 +2,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Two processes with a thread each: most tests wait, or compute something small.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: demo test test-clients test-vllm test-verl test-kills check format docs clean
 
@@ -17,7 +19,7 @@ demo: .venv/.installed  ## Train and show, on this machine's CPU; QUICK=1 for th
 	$(BIN)/stepwell demo $(if $(QUICK),--quick)
 
 test: .venv/.installed  ## The tests alone
-	$(BIN)/pytest
+	$(TESTS)
 
 test-clients: .venv/.installed  ## Real agents against the gateway: 3 GB, ten minutes; ONLY="codex langgraph" picks some
 	$(BIN)/python -m tests.clients $(foreach word,$(ONLY),--only $(word))
@@ -46,7 +48,7 @@ check: .venv/.installed  ## All that must hold; the last line is the tests' summ
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(TESTS)
 
 format: .venv/.installed  ## Format, and repair what can be repaired without thinking
 	$(BIN)/ruff format .

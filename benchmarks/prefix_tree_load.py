@@ -162,6 +162,8 @@ class Pass:
     seconds: float
     tokens: int
     """That were computed."""
+    operations: float
+    """Floating-point, that the computation needs at least."""
     gradient: Tensor
     """float32 [parameters], on the CPU."""
 
@@ -177,7 +179,19 @@ def evaluate(policy: Policy, samples: Sequence[Sample], merging: Merging, backen
     _wait(policy)
     seconds = time.perf_counter() - start
     gradients = [p.grad.flatten().cpu() for p in policy.trainable_parameters() if p.grad is not None]
-    return Pass(seconds, packing.tokens, torch.cat(gradients))
+    operations = sum(_operations(policy, batch) for batch in batches)
+    return Pass(seconds, packing.tokens, operations, torch.cat(gradients))
+
+
+def _operations(policy: Policy, batch: MicroBatch) -> float:
+    """Of all matrix products, forward (each weight of a layer once per token, two products per attended pair) and
+    backward (twice and five). What a merged token saves is less than a token where it attended to little.
+    """
+    weights = dict(policy.model.named_parameters())
+    layers = sum(w.numel() for name, w in weights.items() if ".layers." in name and w.ndim == 2)
+    queries = sum(len(w) for name, w in weights.items() if name.endswith("q_proj.weight"))
+    head = weights["model.embed_tokens.weight"].numel()  # tied in both models
+    return 6.0 * (layers * len(batch.ids) + head * len(batch.read)) + 14.0 * queries * batch.plan.tree.pairs
 
 
 def _backward(policy: Policy, batch: MicroBatch, backend: str | None) -> None:

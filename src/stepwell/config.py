@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
@@ -27,14 +27,20 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ()) -> C:
+def load_config(
+    kind: type[C], path: Path | None, overrides: Sequence[str] = (), *, only: Collection[str] | None = None
+) -> C:
     """Read `path` (YAML; None for all defaults), apply dotted `overrides` such as `trainer.lr=3e-4`, and check.
+
+    With `only`, other keys of the file than these are somebody else's and not looked at.
 
     Raises:
         ConfigError: the file is missing or not YAML, an override has no `=`, or a key or value is wrong; the message
             names the key and, for an unknown one, the nearest that exists.
     """
     values = _read_yaml(path) if path else {}
+    if only is not None:
+        values = {key: value for key, value in values.items() if key in only}
     for override in overrides:
         _apply_override(values, override)
     try:

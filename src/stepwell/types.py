@@ -305,6 +305,10 @@ class GroupInfo:
             raise InvalidRecord("GroupInfo.origin_id and origin_index belong together: give both, or neither")
 
 
+FORK: Final = "fork"
+"""Source of a trajectory whose agent knows its past, which others only are led through."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryInfo:
     """The facts known when a trajectory is opened."""
@@ -317,7 +321,8 @@ class TrajectoryInfo:
     agent: str = ""
     """Name of the agent or client that drives it."""
     source: str = "gateway"
-    """Where it came from: `gateway`, `rollout`, `eval`, `import`, `events`."""
+    """Where it came from: `gateway`, `rollout`, `fork` (a rollout that began in a state put back), `trunk`, `eval`,
+    `import`, `events`."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 

@@ -44,6 +44,7 @@ def test_an_agent_of_ones_own_plays_groups(
     done = command("run", "--gateway", gateway, *agent, "--tasks", "2", "--group-size", "2", "--channel", "mine")
     assert done.code == 0, done.err
     assert "4 trajectories" in done.out
+    assert ["all", "4", "0"] in [line.split()[:3] for line in done.out.splitlines()]
     with closing(SQLitePool.open(tmp_path / "pool.sqlite", read_only=True)) as pool:
         lines = [line for _, line in pool.groups("mine")]
     assert sorted((line.info.task_id, line.state, line.complete) for line in lines) == [

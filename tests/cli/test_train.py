@@ -1,6 +1,7 @@
 """`stepwell train`: however often it is stopped, the run ends with exactly its updates; and it learns."""
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -152,17 +153,66 @@ def test_a_run_that_went_on_from_a_checkpoint_has_bit_for_bit_the_weights_of_the
     assert all(torch.equal(straight[name], stopped[name]) for name in straight)
 
 
+def die_at(version: int) -> Callable[[UpdateInfo], None]:
+    def on_update(update: UpdateInfo) -> None:
+        if update.policy_version == version:
+            raise Killed
+
+    return on_update
+
+
+def forked(folder: Path) -> list[tuple[str, int | None, int | None]]:
+    """Task, turn and version of each group, in the order in which they were opened."""
+    with closing(SQLitePool.open(folder / POOL_FILE, read_only=True)) as pool:
+        lines = [line for _, line in pool.groups("lookup")]
+    return [(line.info.task_id, line.info.origin_index, line.policy_version_min) for line in reversed(lines)]
+
+
+def test_a_run_that_is_killed_between_two_turns_goes_on_with_its_trunks_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
+    """Killed once after an update, and once when all siblings of the next turn were there but not trained on."""
+    settings = ("algorithm.use=rtpo", "max_batch=1", "rollout.concurrency=1", "warmup.updates=20")
+
+    def go_on(folder: Path, updates: int, progress: Progress | None = None) -> None:
+        small = lookup(*settings, "warmup.batch_size=32", f"trainer.updates={updates}", "trainer.stop_at_reward=null")
+        with training_run(small, folder, progress) as run:
+            asyncio.run(run.train())
+
+    go_on(tmp_path / "straight", 0)
+    shutil.copytree(tmp_path / "straight", tmp_path / "killed")
+    go_on(tmp_path / "straight", 4)
+    for progress in (Progress(on_update=die_at(1)), Progress(on_micro_batch=die)):
+        with pytest.raises(Killed):
+            go_on(tmp_path / "killed", 4, progress)
+    go_on(tmp_path / "killed", 4)
+    assert forked(tmp_path / "killed") == forked(tmp_path / "straight")
+    assert [turn for _, turn, _ in forked(tmp_path / "straight")] == [2, 2, 1, 1, 0, 0, 2, 2]
+    straight, killed = (load_file(tmp_path / n / "checkpoints/000004" / WEIGHTS_FILE) for n in ("straight", "killed"))
+    assert all(torch.equal(straight[name], killed[name]) for name in straight)
+
+
 def test_each_update_says_what_the_engine_and_the_trainer_did_not_compute_twice(tmp_path: Path) -> None:
     """Siblings share their prompt, and each step goes on from the one before."""
     with training_run(lookup("trainer.updates=2"), tmp_path) as run:
         updates = asyncio.run(run.train())
         use = run.served.engine.cache_use
     for metrics in (dict(update.metrics) for update in updates):
-        assert 0.5 < metrics["prefix_cache_hit_rate"] < 1
+        assert 0 < metrics["prefix_cache_hit_rate"] < 1  # how much depends on who comes when
         assert metrics["tree_ratio"] == metrics["tree_tokens"] / metrics["trained_tokens"] < 0.7
         assert metrics["seconds_tree"] > 0
     rates = [dict(update.metrics)["prefix_cache_hit_rate"] for update in updates]
     assert min(rates) <= use.hit_rate <= max(rates)
+
+
+def test_a_recipes_rewards_are_parts_beside_the_environments(tmp_path: Path) -> None:
+    words = "rewards=[{use: regex, pattern: '(?s).', part: spoken}]"
+    with training_run(lookup("trainer.updates=1", words), tmp_path) as run:
+        (update,) = asyncio.run(run.train())
+        trajectories = [run.served.pool.trajectory(line.info.id) for _, line in run.served.pool.trajectories()]
+    parts = [dict(trajectory.reward_parts) for trajectory in trajectories]
+    assert all(own["spoken"] in (0.0, 1.0) and "solved" in own for own in parts)
+    assert dict(update.metrics)["reward/spoken"] == np.mean([own["spoken"] for own in parts])
 
 
 def test_a_critic_with_a_model_of_its_own_begins_as_the_policy_is_after_its_warm_up(tmp_path: Path) -> None:

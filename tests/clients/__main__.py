@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from tests.clients.models import running
+from tests.clients.forks import fork_everywhere
+from tests.clients.models import RANDOM, running
 from tests.clients.packages import NODE, Package
 from tests.clients.report import row, table
 from tests.clients.roster import CLIENTS, Client
@@ -31,13 +32,11 @@ def main() -> int:
         package.install()
     isolate()
     rows = []
-    for performance in _performances(chosen):
-        rows.append(row(performance))
-        green = rows[-1][-1] == "green"
-        print(f"{performance.seconds:6.1f} s  {performance.client.name}, {performance.client.dialect}: {rows[-1][-1]}")
-        if options.verbose or not green:
-            _explain(performance)
-        sys.stdout.flush()
+    with running(RANDOM) as quick:  # which is enough to be forked
+        for performance in _performances(chosen):
+            forked = fork_everywhere(performance.client, quick) if performance.client.forkable else None
+            rows.append(row(performance, forked))
+            _tell(performance, rows[-1][-1], verbose=options.verbose)
     print("\n" + table(rows))
     return 0 if rows and all(cells[-1] == "green" for cells in rows) else 1
 
@@ -57,6 +56,13 @@ def _performances(chosen: Sequence[Client]) -> Iterator[Performance]:
         with running(name) as model:
             for client in clients:
                 yield perform(client, model)
+
+
+def _tell(performance: Performance, verdict: str, *, verbose: bool) -> None:
+    print(f"{performance.seconds:6.1f} s  {performance.client.name}, {performance.client.dialect}: {verdict}")
+    if verbose or verdict != "green":
+        _explain(performance)
+    sys.stdout.flush()
 
 
 def _explain(performance: Performance) -> None:

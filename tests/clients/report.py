@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tests.clients.forks import Forked
 from tests.clients.stage import Performance
 from tests.clients.verdict import calls_of, complaints, drift_of, forks_of, main_trajectories, steps_of
 
@@ -18,12 +19,13 @@ HEADINGS = (
     "trajectories",
     "forks",
     "drift",
+    "forked",
     "seconds",
     "verdict",
 )
 
 
-def row(performance: Performance) -> tuple[str, ...]:
+def row(performance: Performance, forked: Forked | None) -> tuple[str, ...]:
     """The cells of one client's row."""
     client, calls, steps = performance.client, calls_of(performance), steps_of(performance)
     side = sum(bool(step.side) for step in steps)
@@ -42,8 +44,9 @@ def row(performance: Performance) -> tuple[str, ...]:
         str(main_trajectories(performance)),
         forks or "none",
         str(drift_of(performance)),
+        "-" if forked is None else str(forked),
         f"{performance.seconds:.0f}",
-        "; ".join(complaints(performance)) or "green",
+        "; ".join([*complaints(performance), *(forked.refused if forked else ())]) or "green",
     )
 
 

@@ -39,6 +39,8 @@ class Client:
     """How many trajectories its calls are, as it sees them."""
     forks: Mapping[str, int] = field(default_factory=dict)
     """Steps, by reason, that do not go on from one before because of what the client does; `root` apart."""
+    forkable: bool = False
+    """Whether it was seen to do the same again when it is answered the same, so that it is forked at each step."""
     seconds: float = 120.0
     """After so long it is killed."""
 
@@ -57,7 +59,7 @@ def _twice(program: Path, first: Sequence[str], second: Sequence[str]) -> Callab
     return lambda site: ["bash", "-c", " && ".join(both)]
 
 
-def _claude_code(name: str, *flags: str) -> Client:
+def _claude_code(name: str, *flags: str, forkable: bool = False) -> Client:
     common = ["--model", MODEL, "--allowedTools", "Bash", "--output-format", "json", *flags]
     return Client(
         name=name,
@@ -65,6 +67,7 @@ def _claude_code(name: str, *flags: str) -> Client:
         dialect="messages",
         command=_twice(_CLAUDE, ["-p", _FIRST, *common], ["-p", _SECOND, "--continue", *common]),
         model=RANDOM,
+        forkable=forkable,
         tool_result=SUM,
     )
 
@@ -142,12 +145,14 @@ LIGHT = (
         dialect="chat",
         command=_python(packages.OPENAI, "openai_sdk.py", "chat"),
         lesson=Lesson(parallel=2),
+        forkable=True,
     ),
     Client(
         name="openai (Python)",
         package=packages.OPENAI,
         dialect="responses",
         command=_python(packages.OPENAI, "openai_sdk.py", "responses"),
+        forkable=True,
     ),
     Client(
         name="openai (Python)",
@@ -163,12 +168,19 @@ LIGHT = (
         dialect="messages",
         command=_python(packages.ANTHROPIC, "anthropic_sdk.py"),
         lesson=Lesson(parallel=2),
+        forkable=True,
     ),
 )
 """Those whose packages every development environment of this project has; the tests run them too."""
 
 _FRAMEWORKS = tuple(
-    Client(name=name, package=package, dialect=dialect, command=_python(package, program, dialect))
+    Client(
+        name=name,
+        package=package,
+        dialect=dialect,
+        command=_python(package, program, dialect),
+        forkable=name in ("langgraph", "openai-agents"),
+    )
     for name, package, program, dialects in (
         ("langgraph", packages.LANGGRAPH, "langgraph_agent.py", ("chat", "responses", "messages")),
         ("openai-agents", packages.OPENAI_AGENTS, "openai_agents.py", ("responses", "chat")),
@@ -202,10 +214,11 @@ CLIENTS = (
         dialect="chat",
         command=_python(packages.SMOLAGENTS, "smolagents_agent.py", "stream"),
         lesson=Lesson(results=lambda m: m.role != "assistant" and "sunny in" in m.content, last="final_answer"),
+        forkable=True,
         forks={"client": 3},  # what it sends back of a call is its own text about it, and of an answer nothing
     ),
     *_JAVASCRIPT,
-    _claude_code("Claude Code, bare", "--bare"),
+    _claude_code("Claude Code, bare", "--bare", forkable=True),
     _claude_code("Claude Code"),
     Client(
         name="Claude Code, subagent",
@@ -232,7 +245,7 @@ CLIENTS = (
         ),
         files=_codex,
         model=RANDOM,
-        tool_result=SUM,
+        tool_result=SUM,  # which comes with a random id, so there is no forking behind it
     ),
     Client(
         name="opencode",

@@ -74,7 +74,7 @@ class Performance:
 
 def perform(client: Client, model: Model) -> Performance:
     """Drive `client` against a new gateway and a new pool."""
-    with tempfile.TemporaryDirectory(prefix="stepwell-client-") as folder, _pool(Path(folder)) as pool:
+    with tempfile.TemporaryDirectory(prefix="stepwell-client-") as folder, stored_in(Path(folder)) as pool:
         tutor = Tutor(model.engine, client.lesson)
         door = Doorkeeper(create_app(tutor, model.renderer, pool, GatewayConfig(model_aliases=("*",))))
         started = time.monotonic()
@@ -94,7 +94,8 @@ def perform(client: Client, model: Model) -> Performance:
 
 
 @contextmanager
-def _pool(folder: Path) -> Iterator[SQLitePool]:
+def stored_in(folder: Path) -> Iterator[SQLitePool]:
+    """A new pool in a folder."""
     pool = SQLitePool.open(folder / "pool.sqlite")
     try:
         yield pool

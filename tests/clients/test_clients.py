@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.clients.forks import fork_everywhere
 from tests.clients.models import RANDOM, Model, running
 from tests.clients.roster import CLIENTS, LIGHT, Client
 from tests.clients.stage import Performance, perform
@@ -41,6 +42,11 @@ def test_every_call_of_a_real_client_is_captured_with_the_ids_that_the_engine_sa
         pytest.skip(f"{client.name} is installed and driven by `make test-clients`")
     performance = perform(_here(client), model)
     assert complaints(performance) == [], performance.ended.output
+
+
+def test_a_real_client_is_answered_from_the_record_up_to_each_of_its_turns_and_takes_that_anew(model: Model) -> None:
+    forked = fork_everywhere(_here(LIGHT[-1]), model)
+    assert (str(forked), forked.refused) == ("4 of 4", ())
 
 
 def test_a_step_that_is_missing_is_noticed(performance: Performance) -> None:

@@ -82,10 +82,26 @@ def test_an_agent_that_asks_something_else_is_told_where_it_differs_and_nothing_
     forked, pool, index, asked, step
 ):
     create, sampled = forked(index).create, len(forked.engine.requests)
-    with pytest.raises(openai.ConflictError, match=rf"step {step} of trajectory trunk: the record has \d+ as prompt"):
+    shown = (
+        r"behind '<\|im_start\|>user\\n' the record has 'hello 0.*' as prompt token 6, and the agent sent 'good day 0"
+    )
+    with pytest.raises(openai.ConflictError, match=f"step {step} of trajectory trunk: {shown}"):
         play(create, 1, asked)
     assert len(forked.engine.requests) == sampled
     assert pool.trajectory("fork").steps == ()
+
+
+def test_a_difference_ends_the_fork_and_its_record_says_which(forked, pool):
+    create = forked(2).create
+    with pytest.raises(openai.ConflictError) as refused:
+        play(create, 1, "good day")
+    assert refused.value.response.headers["x-should-retry"] == "false"
+    fork = pool.trajectory("fork")
+    assert (fork.status, "the agent sent 'good day 0" in fork.why) == ("failed", True)
+    with pytest.raises(
+        openai.ConflictError, match=r"has ended \(failed: the agent did not ask what was asked at step 0"
+    ):
+        play(create, 1)
 
 
 def test_siblings_of_one_state_are_apart(forked, pool):

@@ -25,7 +25,7 @@ def _draft(**options) -> Draft:
     ids = RENDERER.encode("q")
     bridged = Bridged(prompt_ids=ids, text="q", reused=0, parent_id="", fork="root")
     source = Source(model="m", token_source="engine")
-    return Draft(RENDERER, call, Generation(prompt_ids=ids), Prompt(bridged=bridged), 0, source)
+    return Draft(RENDERER, call, Generation(prompt_ids=ids), Prompt(bridged=bridged), 0, source, "step")
 
 
 def _chunks(text: str, finish: str | None = "stop") -> list[Chunk]:

@@ -168,6 +168,22 @@ def test_reasoning_that_the_client_drops_is_put_back_where_the_template_would_ke
     assert (bridged.fork, bridged.reused) == ("", len(step.ids))
 
 
+def test_reasoning_that_the_client_leaves_out_on_purpose_stays_out_and_the_rest_keeps_its_tokens():
+    keeping = tiny_renderer(template=CHATML + "{# </think> #}")
+    memory, options = Memory(), {"reasoning_as_sent": True}
+    _, first = _answered(keeping, memory, Asked(messages=(user("q"),)), "<think>hm</think>yes", "first")
+    whole = (user("q"), first.answer, user("next"))
+    bridged, second = _answered(keeping, memory, Asked(messages=whole, options=options), _pieces("hello"), "second")
+    assert (bridged.fork, bridged.reused) == ("", len(first.ids))
+    silent = (user("q"), assistant("yes"), user("next"), assistant("hello"), user("last"))
+    bridged = bridge(keeping, memory, Asked(messages=silent, options=options))
+    assert (bridged.fork, bridged.parent_id, bridged.reused) == ("client", "second", 0)
+    assert bridged.text == keeping.text(silent)
+    sampled = second.ids[second.answer_ids :].tolist()
+    assert str(sampled)[1:-1] in str(bridged.prompt_ids.tolist())
+    assert "hm" in bridge(keeping, memory, Asked(messages=silent)).text
+
+
 def test_a_message_that_a_client_throws_away_after_each_call_is_its_fork():
     memory = Memory()
     throwaway = user("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> now is 12:00")

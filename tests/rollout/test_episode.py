@@ -1,6 +1,7 @@
 """Episodes, and their copies: a fork is in the state that it was forked from, or it is refused."""
 
 import asyncio
+import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -150,6 +151,35 @@ async def test_a_step_that_hangs_is_the_environments_failure() -> None:
 
     episode = await Episode.begin(Made(Hanging), "t", limit=0.05)
     with pytest.raises(EnvironmentFailed, match=r"Hanging\.step did not return within 0\.05 s"):
+        await episode.step(ACTIONS[0])
+
+
+async def test_however_many_hang_another_one_has_its_turn() -> None:
+    released = threading.Event()
+
+    class Hanging(Counting):
+        def step(self, action: Message) -> Outcome:
+            released.wait()
+            return Outcome()
+
+    episodes = [await Episode.begin(Made(Hanging), "t") for _ in range(64)]
+    hanging = [asyncio.create_task(episode.step(ACTIONS[0])) for episode in episodes]
+    try:
+        await asyncio.sleep(0)  # all of them have begun
+        episode = await Episode.begin(Made(Counting), "t")
+        assert (await episode.step(ACTIONS[0])).messages[0].content == "t/0a"
+    finally:
+        released.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_an_environment_that_wants_to_end_the_program_ends_its_episode() -> None:
+    class Exiting(Counting):
+        async def step(self, action: Message) -> Outcome:
+            raise SystemExit("bye")
+
+    episode = await Episode.begin(Made(Exiting), "t")
+    with pytest.raises(EnvironmentFailed, match=r"Exiting\.step raised SystemExit: bye"):
         await episode.step(ACTIONS[0])
 
 

@@ -1,17 +1,18 @@
 """Siblings: each turn of a trunk is taken anew from the very state that it was in, the last turn first."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
 from stepwell.algorithms.base import Siblings
-from stepwell.errors import ContextOverflow, EngineError, EnvironmentFailed, InvalidRequest
+from stepwell.errors import ContextOverflow, EngineError, EnvironmentFailed, ForkRefused, InvalidRequest
 from stepwell.pool.lease import LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.rollout.group import Collector
-from stepwell.rollout.run import EnvironmentPlayer, RolloutConfig
+from stepwell.rollout.run import Ending, EnvironmentPlayer, RolloutConfig, Start, record
 from stepwell.rollout.siblings import SiblingCollector
-from stepwell.types import Group
+from stepwell.types import Annotation, Group, TrajectoryInfo
 from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedTasks, endless
 
 REVERSE = Siblings()
@@ -82,8 +83,48 @@ async def test_an_environment_that_cannot_be_forked_ends_the_rollout_with_its_re
     tasks = collector._collector.player.tasks
     made = tasks.make
     tasks.make = lambda: setattr(environment := made(), "no_fork", "it sends letters") or environment
-    with pytest.raises(EnvironmentFailed, match="cannot be forked: it sends letters"):
+    with pytest.raises(ForkRefused, match="cannot be forked: it sends letters"):
         await collector.collect(endless(), 1)
+
+
+class Forgetful(EnvironmentPlayer):
+    """Some of its forks are not what they were, as those of agents whose tools do not do the same again."""
+
+    def __init__(self, player: EnvironmentPlayer, refused: Callable[[TrajectoryInfo, int], bool]) -> None:
+        super().__init__(player.tasks, player.actor, player.log, player.config)
+        object.__setattr__(self, "refused", refused)
+
+    async def play(self, info: TrajectoryInfo, start: Start) -> Ending:
+        if start.fork is None or not self.refused(info, start.fork.step):
+            return await super().play(info, start)
+        await record(self.log, info, Annotation.end(info.id, "failed", "it differs"))
+        return Ending(trajectory_id=info.id, task_id=info.task_id, how="failed", why="it differs", refused=True)
+
+
+def forgetful(pool: SQLitePool, refused: Callable[[TrajectoryInfo, int], bool]) -> SiblingCollector:
+    settings = RolloutConfig(group_size=2)
+    player = EnvironmentPlayer(ScriptedTasks([THREE]), ScriptedAgent(pool), pool, settings)
+    return SiblingCollector(Collector(Forgetful(player, refused), pool, settings), REVERSE)
+
+
+async def test_a_state_that_siblings_cannot_begin_in_is_passed_over_and_its_group_dropped_with_the_reason(
+    pool: SQLitePool,
+) -> None:
+    collector, tasks = forgetful(pool, lambda info, step: step == 1 or info.task_id == "task-0"), endless()
+    assert [await collector.collect(tasks, 2) for _ in range(2)] == [1, 1]
+    assert {(group.info.task_id, group.info.origin_index) for group in ready(pool)} == {("task-1", 2), ("task-1", 0)}
+    why = {line.why for _, line in pool.groups("default") if line.state == "dropped"}
+    assert why == {
+        "given up: task task-0 cannot be played: it differs",
+        "given up: task task-1 cannot be played: it differs",
+    }
+
+
+async def test_trunks_of_which_no_state_can_be_had_again_end_the_rollout_with_the_last_reason(pool: SQLitePool) -> None:
+    collector = forgetful(pool, lambda info, step: True)
+    with pytest.raises(ForkRefused, match="task-0 cannot be played: it differs"):
+        await collector.collect(endless(), 1)
+    assert pool.stats().groups == 3
 
 
 async def test_too_few_tasks_are_an_error(pool: SQLitePool) -> None:
@@ -103,7 +144,7 @@ async def test_siblings_that_all_take_the_same_step_are_not_played_on_and_their_
         await collector.collect(endless(), 1)
     assert dict(pool.stats().groups_dropped) == {"its siblings all took the same step": 9}
     assert ready(pool) == []
-    some = [pool.trajectory(s.info.id) for _, s in pool.trajectories() if s.info.source == "rollout"]
+    some = [pool.trajectory(s.info.id) for _, s in pool.trajectories() if s.info.source == "fork"]
     assert {(len(t.steps), t.reward) for t in some if t.status == "truncated"} == {(1, None)}
 
 

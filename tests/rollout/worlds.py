@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stepwell.errors import NotFound
 from stepwell.pool.base import Pool
 from stepwell.rendering.messages import Message, Tool
+from stepwell.rendering.wire import answer_to_json
 from stepwell.rollout.agent import Action
 from stepwell.rollout.env import Outcome
 from stepwell.types import Step
@@ -68,6 +69,8 @@ class ScriptedAgent:
     before: Callable[[int], object] = lambda turn: None
     answers: Iterator[str] | None = None
     """What it says instead, one after the other."""
+    version: int = 0
+    """Of the policy, as the steps say."""
     seen: list[tuple[str, ...]] = field(default_factory=list)
     """Contents of the messages of each call."""
     running: int = 0
@@ -83,10 +86,19 @@ class ScriptedAgent:
             waiting = self.before(turn)
             if asyncio.iscoroutine(waiting):
                 await waiting
-            step = Step(trajectory_id=trajectory_id, index=turn, prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5])
+            answer = Message(role="assistant", content=next(self.answers) if self.answers else f"turn {turn}")
+            step = Step(
+                trajectory_id=trajectory_id,
+                index=turn,
+                prompt_ids=[1, 2],
+                response_ids=[3],
+                logprobs=[-0.5],
+                policy_version_min=self.version,
+                policy_version_max=self.version,
+                response=answer_to_json(answer),
+            )
             await asyncio.wrap_future(self.pool.append([step]))
-            content = next(self.answers) if self.answers else f"turn {turn}"
-            return Action(Message(role="assistant", content=content), step.id)
+            return Action(answer, step.id)
         finally:
             self.running -= 1
 

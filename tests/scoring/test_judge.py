@@ -49,7 +49,7 @@ async def test_a_score_on_the_scale_becomes_a_reward_between_nothing_and_one_wit
 ) -> None:
     judge = FakeJudge(lambda prompt: "Score: 2? No.\n**Score:** 7.5/10")
     said = await ask(served(judge), trajectory("The Seine.", question="Name a river."))
-    assert said == Score(parts={"judge": 0.75}, text="Score: 2? No.\n**Score:** 7.5/10")
+    assert said == Score(parts={"judge": 0.75}, text="Score: 2? No.\n**Score:** 7.5/10", asked=judge.prompts[0])
     (body,) = judge.asked
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("judge", 0, 1024)
     assert "Name a river." in judge.prompts[0]
@@ -69,7 +69,7 @@ async def test_the_prompt_is_the_templates_and_what_agents_write_is_no_template(
 async def test_a_judge_may_be_held_to_a_schema(served) -> None:
     judge = FakeJudge(lambda prompt: json.dumps({"reason": "fine", "score": 10}))
     said = await ask(served(judge), trajectory("a"), form="json")
-    assert said == Score(parts={"judge": 1.0}, text="fine")
+    assert said == Score(parts={"judge": 1.0}, text="fine", asked=judge.prompts[0])
     assert judge.asked[0]["response_format"]["json_schema"]["schema"]["required"] == ["reason", "score"]
 
 
@@ -122,7 +122,7 @@ async def test_asked_again_another_server_of_the_judge_may_answer(served) -> Non
     urls = [served(gone), served(well)]
     for order in (urls, urls[::-1]):
         said = await ask("", trajectory("a"), urls=order, retries=1)
-        assert said == Score(parts={"judge": 0.5}, text="Score: 5")
+        assert said == Score(parts={"judge": 0.5}, text="Score: 5", asked=well.prompts[0])
     assert (len(gone.asked), len(well.asked)) == (1, 2)
 
 

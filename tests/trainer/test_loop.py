@@ -325,6 +325,24 @@ async def test_training_stops_early_once_five_updates_earned_enough_and_a_restar
     assert len(await bench.train(more_demanding)) == 2
 
 
+async def test_training_stops_once_so_many_tokens_were_sampled_and_a_restart_counts_on(bench: Bench) -> None:
+    first = await bench.train(bench.trainer(updates=9, stop_at_tokens=25))  # an update has 2 groups of 12 each
+    assert [dict(update.metrics)["sampled_tokens"] for update in first] == [24, 24]
+    restarted = bench.trainer(updates=9, stop_at_tokens=48)
+    assert restarted.resume()
+    assert await bench.train(restarted) == []
+    larger = bench.trainer(updates=9, stop_at_tokens=49)
+    assert larger.resume()
+    assert [update.policy_version for update in await bench.train(larger)] == [3]
+
+
+async def test_the_rollouts_own_count_of_sampled_tokens_is_the_one_that_is_spent(bench: Bench) -> None:
+    """Trunks, failures and what was dropped are sampled too, and are in no group that is leased."""
+    trainer = bench.trainer(updates=9, stop_at_tokens=100)
+    updates = [update async for update in trainer.updates(bench.collect, lambda: {"sampled_tokens": 100.0})]
+    assert [dict(update.metrics)["sampled_tokens"] for update in updates] == [100]
+
+
 async def test_between_sparse_checkpoints_nothing_is_acknowledged_that_a_kill_would_lose(bench: Bench) -> None:
     trainer = bench.trainer(updates=3, checkpoint_every=2, groups_per_update=1)
     await bench.train(trainer)

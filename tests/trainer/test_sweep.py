@@ -12,6 +12,8 @@ from stepwell.algorithms.objective import Objective
 from stepwell.errors import ConfigError
 from stepwell.policy.critic import Critic
 from stepwell.policy.model import Policy
+from stepwell.policy.ranks import ALONE
+from stepwell.policy.shards import at_once
 from stepwell.trainer.scoring import Scored, response_logprobs
 from stepwell.trainer.sweep import sweep_update
 from stepwell.types import Sample
@@ -95,6 +97,7 @@ class Table(Policy):
         self.critic = Critic("head", None, 20, 4)
         self._lock = threading.Lock()
         self._autocast = False
+        self.sharded_over(ALONE, at_once)
 
     def hidden(self, ids_n, positions_n, plan):
         return self.model(ids_n)

@@ -9,14 +9,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 import transformers
-from fastapi import FastAPI
 
-from stepwell.algorithms import ALGORITHMS
-from stepwell.algorithms.base import Algorithm, AlgorithmConfig
 from stepwell.cli.config import RecipeConfig, WarmupConfig
 from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
-from stepwell.config import component_config
 from stepwell.engines.base import Engine
 from stepwell.engines.constraint import ConstraintCompiler
 from stepwell.engines.local import LocalEngine
@@ -40,9 +36,9 @@ class Served:
     """The gateway's, without `/v1`."""
     policy: Policy
     renderer: Renderer
-    engine: LocalEngine
     pool: Pool
-    app: FastAPI
+    engine: LocalEngine | None = None
+    """None: it is in another process."""
 
 
 def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
@@ -59,11 +55,6 @@ def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
 def model_name(recipe: RecipeConfig) -> str:
     """The name under which the recipe's model is served: a built-in name, or the last part of a path."""
     return Path(recipe.policy.model).name
-
-
-def build_algorithm(recipe: RecipeConfig) -> Algorithm:
-    """The recipe's algorithm. Raises ConfigError."""
-    return component_config(ALGORITHMS, AlgorithmConfig, recipe.algorithm).build()
 
 
 @contextmanager
@@ -87,7 +78,7 @@ def serve_policy(
         app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway, keys)
         mount_dashboard(app, pool, {policy.name: renderer.decode})
         with served(app, host, port, recipe.gateway.drain_seconds) as url:
-            yield Served(url=url, policy=policy, renderer=renderer, engine=engine, pool=pool, app=app)
+            yield Served(url=url, policy=policy, renderer=renderer, pool=pool, engine=engine)
     finally:
         engine.close()
 

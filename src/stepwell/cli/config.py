@@ -1,15 +1,13 @@
 """What a recipe says: one section per component, each checked by the component itself."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from pydantic import Field
 
+from stepwell.cli.playing import PlayConfig
 from stepwell.config import Config
 from stepwell.gateway.config import GatewayConfig
 from stepwell.policy.model import PolicyConfig
-from stepwell.rollout.agent import ChatAgentConfig
-from stepwell.rollout.run import RolloutConfig
 from stepwell.trainer.loop import TrainerConfig
 from stepwell.trainer.update import LearnerConfig
 
@@ -36,29 +34,22 @@ class EvalConfig(Config):
     """Sampling temperature."""
 
 
-class RecipeConfig(Config):
+class RecipeConfig(PlayConfig):
     """A complete run."""
 
-    name: str = Field(default="run", pattern=r"^[\w.-]+$")
-    """Name of the run, shown wherever its data are."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds weights made here, sampling, and the order of tasks."""
+    mode: Literal["inline", "local"] = "inline"
+    """`inline`: all in one process. `local`: gateway and engine, players and learner in processes of this machine, of
+    which any may die."""
     policy: PolicyConfig = PolicyConfig()
     """The model."""
     tool_format: str | None = None
     """How tool calls are written: a key of `TOOL_FORMATS`; None lets the chat template decide."""
     max_batch: int = Field(default=64, ge=1)
     """Requests that the local engine samples at once."""
-    environment: Mapping[str, Any] = Field(default_factory=lambda: {"use": "lookup"})
-    """`use`: a name in `ENVIRONMENTS` or a class; the other keys are its settings."""
-    algorithm: Mapping[str, Any] = Field(default_factory=lambda: {"use": "steppo"})
-    """`use`: a name in `ALGORITHMS` or a class; the other keys are its settings."""
     warmup: WarmupConfig = WarmupConfig()
     """Supervised warm-up."""
-    agent: ChatAgentConfig = ChatAgentConfig()
-    """The built-in agent."""
-    rollout: RolloutConfig = RolloutConfig()
-    """How trajectories are run."""
     learner: LearnerConfig = LearnerConfig()
     """The optimiser."""
     trainer: TrainerConfig = TrainerConfig()

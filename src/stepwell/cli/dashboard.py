@@ -41,7 +41,7 @@ def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0)
 def _decoders(folder: Path) -> Mapping[str, Callable[[Ids], str]]:
     """How to read the tokens of the runs in `folder`; none where the models' own packages are not installed."""
     try:
-        from stepwell.cli.training import decoders_of_runs  # noqa: PLC0415  # needs the extra `train`
+        from stepwell.cli.run_folder import decoders_of_runs  # noqa: PLC0415  # needs the extra `train`
     except ImportError:
         return {}
     return decoders_of_runs(folder)

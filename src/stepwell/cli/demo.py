@@ -20,7 +20,8 @@ from stepwell.cli.parts import POOL_FILE
 from stepwell.cli.plots import plot_curves
 from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import Progress, TrainingRun, fresh_folder, point_latest_at, training_run
+from stepwell.cli.run_folder import fresh_folder, point_latest_at
+from stepwell.cli.training import Progress, TrainingRun, training_run
 from stepwell.config import load_config
 from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.errors import NotFound

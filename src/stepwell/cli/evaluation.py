@@ -9,6 +9,7 @@ import numpy as np
 
 from stepwell.cli.training import TrainingRun
 from stepwell.errors import InvalidRequest
+from stepwell.rollout.statistics import Typed, statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ async def evaluate_once(run: TrainingRun, label: str, task_ids: Sequence[str], t
     endings = await run.evaluate(task_ids, temperature)
     rewards = [ending.reward for ending in endings]
     facts = {"policy_version": run.served.policy.version, "temperature": temperature, "tasks": list(task_ids)}
-    _write(file, json.dumps(facts | {"rewards": rewards}))
+    told = statistics(endings, run.tasks.task_type if isinstance(run.tasks, Typed) else None)
+    _write(file, json.dumps(facts | {"rewards": rewards, "statistics": told}))
     return rewards
 
 

@@ -11,6 +11,8 @@ from stepwell.types import UpdateInfo
 
 _COLUMNS: Final = (
     ("reward_mean", "reward {:6.3f}"),
+    ("turns_per_trajectory", "turns {:4.1f}"),
+    ("valid_call_rate", "valid {:4.0%}"),
     ("entropy", "entropy {:6.3f}"),
     ("approx_kl", "kl {:.1e}"),
     ("ratio_error", "|ratio-1| {:.1e}"),

@@ -16,12 +16,14 @@ from rich.console import Console
 from stepwell.algorithms.base import Siblings
 from stepwell.cli.parts import build_tasks
 from stepwell.cli.progress import Display
+from stepwell.cli.summary import summary_table
 from stepwell.client.pool import PoolClient
 from stepwell.client.sync import Client
 from stepwell.config import Config, load_config
 from stepwell.errors import EngineError, InvalidRequest
 from stepwell.rollout.agent import ChatAgent, ChatAgentConfig
 from stepwell.rollout.blackbox import Place, player_of
+from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import Collector, OnEnding
 from stepwell.rollout.run import Ending, RolloutConfig
 from stepwell.rollout.siblings import SiblingCollector
@@ -66,7 +68,9 @@ def run(
     Steps and rewards land in the gateway's pool. An agent of your own finds the gateway by the variables that SDKs read
     (OPENAI_BASE_URL, ANTHROPIC_BASE_URL and the keys beside them), or by {url} and {key} in its command.
 
-    Example: stepwell run --agent "python my_agent.py {task}" --task-file tasks.jsonl --reward judge.py:reward
+    It runs in an empty folder, hence the whole path of its program.
+
+    Example: stepwell run --agent "python $PWD/my_agent.py {task}" --task-file tasks.jsonl --reward judge.py:reward
     """
     gateway = gateway.rstrip("/").removesuffix("/v1")
     chosen = [f"environment.use={environment}"] if agent is None else _own_agent(agent, task_file, reward)
@@ -81,11 +85,14 @@ def run(
 
     with display.live():
         display.phase("collect", 0 if fork else tasks * group_size)
-        asyncio.run(_collect(gateway, config, _Wanted(tasks, split, channel, fork), ended))
+        task_set = asyncio.run(_collect(gateway, config, _Wanted(tasks, split, channel, fork), ended))
     rewards = [ending.reward for ending in endings if ending.how != "failed"]
     mean = sum(rewards) / len(rewards) if rewards else float("nan")
     failed = len(endings) - len(rewards)
     Console().print(f"{len(rewards)} trajectories, mean reward {mean:.3f}; {failed} more failed", highlight=False)
+    table = summary_table(endings, task_set)
+    if table is not None:
+        Console().print(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ class _Wanted:
     fork: bool
 
 
-async def _collect(gateway: str, config: CollectConfig, wanted: _Wanted, ended: OnEnding) -> None:
+async def _collect(gateway: str, config: CollectConfig, wanted: _Wanted, ended: OnEnding) -> TaskSet:
     task_set, model = build_tasks(config.environment), _served_model(gateway)
     async with ChatAgent(gateway, model, config.agent) as chat:
         with closing(PoolClient(gateway)) as log, Client(gateway) as reader:
@@ -108,11 +115,12 @@ async def _collect(gateway: str, config: CollectConfig, wanted: _Wanted, ended: 
             names = iter(task_set.tasks(wanted.split))
             if not wanted.fork:
                 await collector.collect_groups(names, wanted.tasks, config.rollout.group_size)
-                return
+                return task_set
             siblings = SiblingCollector(collector, Siblings())
             await siblings.collect(names, wanted.tasks)
             while siblings.turns_left:
-                await siblings.collect(names, wanted.tasks)
+                await siblings.take_next(wanted.tasks)
+    return task_set
 
 
 def _own_agent(command: str, task_file: Path | None, reward: str) -> list[str]:

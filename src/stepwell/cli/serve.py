@@ -50,6 +50,7 @@ class _Place:
     keys: KeyRing | None
     host: str
     port: int
+    until_stdin_ends: bool
 
 
 def serve(
@@ -81,6 +82,9 @@ def serve(
     tool_format: Annotated[
         str | None, typer.Option(help="How tool calls are written, if the chat template does not tell: hermes, …")
     ] = None,
+    until_stdin_ends: Annotated[
+        bool, typer.Option("--until-stdin-ends", help="End with the standard input, as a child of another process.")
+    ] = False,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines are written: text or json.")] = "text",
     log_level: Annotated[LogLevel, typer.Option(help="From which level on; info has a line per call.")] = "warning",
     overrides: Annotated[
@@ -92,7 +96,7 @@ def serve(
     Ctrl-C ends it; calls under way are answered first, and nothing acknowledged is lost.
     """
     set_up(log_format, log_level)
-    place = _Place(pool=pool, keys=_keys(host, keys), host=host, port=port)
+    place = _Place(pool=pool, keys=_keys(host, keys), host=host, port=port, until_stdin_ends=until_stdin_ends)
     settings = [] if tool_format is None else [f"tool_format={tool_format}"]
     settings += overrides or []
     if engine == "local" and url:
@@ -121,7 +125,7 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
     # torch comes with these, and a gateway in front of a server needs none
     from stepwell.cli.assembly import load_policy, serve_policy  # noqa: PLC0415
     from stepwell.cli.config import RecipeConfig  # noqa: PLC0415
-    from stepwell.cli.training import read_recipe  # noqa: PLC0415
+    from stepwell.cli.run_folder import read_recipe  # noqa: PLC0415
     from stepwell.policy.weights import load_newest  # noqa: PLC0415
 
     if run is not None and model is not None:
@@ -138,6 +142,7 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
         serve_policy(recipe, policy, renderer, opened, host=place.host, port=place.port, keys=place.keys) as serving,
     ):
         _announce(f"{policy.name}, version {policy.version}", serving.url, path)
+        wait_for_interrupt(until_stdin_ends=place.until_stdin_ends)
 
 
 def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings: list[str], place: _Place) -> None:
@@ -156,6 +161,7 @@ def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings
         spare_the_collector()
         with served(app, place.host, place.port, config.gateway.drain_seconds) as address:
             _announce(f"{engine.model}, at {', '.join(urls)}", address, path)
+            wait_for_interrupt(until_stdin_ends=place.until_stdin_ends)
 
 
 def spare_the_collector() -> None:
@@ -177,4 +183,3 @@ def _announce(model: str, address: str, pool: str | Path) -> None:
     console.print(f"base URL   {address}/v1   (or {address}/t/TRAJECTORY/v1; Anthropic's clients: without /v1)")
     console.print(f"dashboard  {address}/")
     console.print(f"pool       {without_password(pool)}")
-    wait_for_interrupt()

@@ -2,9 +2,10 @@
 
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -45,17 +46,32 @@ def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0, drain_seconds: 
         listener.close()
 
 
-def wait_for_interrupt() -> None:
-    """Until Ctrl-C or SIGTERM."""
+def wait_for_interrupt(*, until_stdin_ends: bool = False) -> None:
+    """Until Ctrl-C or SIGTERM, or else until the standard input ends, which it does when a parent process dies."""
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    signals = (signal.SIGTERM,) if until_stdin_ends else (signal.SIGINT, signal.SIGTERM)
+    if until_stdin_ends:  # Ctrl-C reaches the parent too, which ends us in its time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=_read_stdin, args=(stop.set,), daemon=True).start()
+    for number in signals:
         signal.signal(number, lambda *_: stop.set())
     stop.wait()
+
+
+def _read_stdin(then: Callable[[], None]) -> None:
+    sys.stdin.read()
+    then()
 
 
 def check_port(port: int, host: str = "127.0.0.1") -> None:
     """Fail now rather than after minutes of preparation. Raises InvalidRequest if the port is taken."""
     _listen(host, port).close()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now."""
+    with _listen(host, 0) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _listen(host: str, port: int) -> socket.socket:

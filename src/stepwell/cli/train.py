@@ -15,7 +15,8 @@ from stepwell.cli.parts import RECIPE_FILE
 from stepwell.cli.plots import plot_curves
 from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import Progress, fresh_folder, point_latest_at, read_recipe, training_run
+from stepwell.cli.run_folder import fresh_folder, point_latest_at, read_recipe
+from stepwell.cli.training import Progress, training_run
 from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
 from stepwell.policy.builtin import resolve_model

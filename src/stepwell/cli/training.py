@@ -1,46 +1,33 @@
 """A training run: everything that `stepwell train` and `stepwell demo` have in common."""
 
-import fcntl
 import itertools
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from stepwell.algorithms.base import Algorithm, Language
-from stepwell.cli.assembly import (
-    Served,
-    build_algorithm,
-    load_policy,
-    model_name,
-    serve_policy,
-    warm_up,
-)
+from stepwell.cli.assembly import Served, load_policy, warm_up
 from stepwell.cli.config import RecipeConfig
-from stepwell.cli.parts import POOL_FILE, RECIPE_FILE, build_tasks, open_pool
+from stepwell.cli.fleet.crew import Crew
+from stepwell.cli.fleet.modes import MODES, Plan
+from stepwell.cli.parts import POOL_FILE, build_tasks, open_pool
+from stepwell.cli.playing import build_algorithm
+from stepwell.cli.run_folder import sole_use_of, write_recipe
 from stepwell.cli.serving import check_port
-from stepwell.config import load_config
 from stepwell.engines.base import Engine, ReportsCache
-from stepwell.errors import InvalidRequest, NotFound
-from stepwell.policy.builtin import resolve_model
 from stepwell.rendering.actions import action_mask
-from stepwell.rendering.renderer import Renderer
-from stepwell.rollout.agent import ChatAgent
-from stepwell.rollout.blackbox import Place, player_of
 from stepwell.rollout.env import TaskSet
-from stepwell.rollout.group import Collector
+from stepwell.rollout.group import OnEnding
 from stepwell.rollout.run import Ending
-from stepwell.rollout.siblings import SiblingCollector
 from stepwell.rollout.statistics import Typed, statistics
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer
 from stepwell.trainer.update import Learner
-from stepwell.types import Ids, UpdateInfo
+from stepwell.types import UpdateInfo
 
 
 @dataclass(slots=True)
@@ -62,6 +49,8 @@ class TrainingRun:
     recipe: RecipeConfig
     folder: Path
     served: Served
+    crew: Callable[[OnEnding], AbstractAsyncContextManager[Crew]]
+    """Those who play, for as long as an `async with` block lasts."""
     tasks: TaskSet
     trainer: Trainer
     algorithm: Algorithm
@@ -88,23 +77,31 @@ class TrainingRun:
             endings.clear()
             return told
 
-        async with self._collector(self.recipe.agent.temperature, endings.append) as collector:
-            plan = self.algorithm.siblings
-            siblings = SiblingCollector(collector, plan) if plan is not None else None
+        async with self.crew(endings.append) as crew:
+            if self.recipe.trainer.max_staleness:
+                producer = partial(self._producer, crew)
+                async with aclosing(self.trainer.updates_ahead(producer, measured)) as going:
+                    async for update in going:
+                        yield update
+                return
 
             async def collect(count: int, held: Sequence[str]) -> int:
-                if siblings is not None:
-                    return await siblings.collect(self._missing_tasks(held), count)
-                return await collector.collect_groups(self._missing_tasks(held), count, self.recipe.rollout.group_size)
+                tasks = self._missing_tasks(held)
+                if self.algorithm.siblings is not None:
+                    return await crew.siblings(tasks, count, len(held), self.served.policy.version)
+                return await crew.groups(tasks, count, self.recipe.rollout.group_size, lambda: None)
 
             async for update in self.trainer.updates(collect, measured):
                 yield update
 
+    def _producer(self, crew: Crew, held: Sequence[str]) -> "_Producer":
+        return _Producer(crew, self._missing_tasks(held), self.recipe.rollout.group_size)
+
     async def evaluate(self, task_ids: Sequence[str], temperature: float) -> list[Ending]:
         """One held-out trajectory per task, by the policy as it is now."""
         self.progress.on_phase(f"evaluate v{self.served.policy.version}, T={temperature:g}", len(task_ids))
-        async with self._collector(temperature, lambda _: self.progress.on_unit()) as collector:
-            return await collector.evaluate(task_ids)
+        async with self.crew(lambda _: self.progress.on_unit()) as crew:
+            return await crew.trials(task_ids, temperature)
 
     def _missing_tasks(self, held: Sequence[str]) -> Iterator[str]:
         """The tasks of the next update but those `held`, and then those after. All updates' tasks are one endless order
@@ -113,33 +110,32 @@ class TrainingRun:
         tasks = list(self.tasks.tasks("train"))
         order = np.random.default_rng(self.recipe.seed).permutation(len(tasks))
         endless = itertools.cycle(tasks[i] for i in order)
-        size = self.recipe.trainer.groups_per_update
-        start = self.served.policy.version * size
-        due = list(itertools.islice(endless, start, start + size))
+        trainer = self.recipe.trainer
+        start = self.served.policy.version * trainer.groups_per_update
+        ahead = trainer.groups_per_update * (1 + trainer.max_staleness)
+        due = list(itertools.islice(endless, start, start + ahead))
         for task in held:
             if task in due:  # else somebody else's choice
                 due.remove(task)
         return itertools.chain(due, endless)
 
-    @asynccontextmanager
-    async def _collector(
-        self, temperature: float, on_ending: Callable[[Ending], None] = lambda _: None
-    ) -> AsyncIterator[Collector]:
-        config = self.recipe.agent.model_copy(update={"temperature": temperature})
-        async with ChatAgent(self.served.url, self.served.policy.name, config) as agent:
-            pool = self.served.pool
-            place = Place(gateway_url=self.served.url, model=self.served.policy.name, log=pool, read=pool.trajectory)
-            yield Collector(
-                player_of(self.tasks, agent, place, self.recipe.rollout),
-                log=pool,
-                config=self.recipe.rollout,
-                channel=self.recipe.name,
-                on_ending=on_ending,
-            )
+
+@dataclass(frozen=True, slots=True)
+class _Producer:
+    """Groups of one task after the other; see `stepwell.trainer.ahead.Producer`."""
+
+    crew: Crew
+    tasks: Iterator[str]
+    group_size: int
+
+    async def make(self, begun: Callable[[], None]) -> bool:
+        return bool(await self.crew.groups(self.tasks, 1, self.group_size, begun))
 
 
-def _cache_hits(engine: ReportsCache) -> Callable[[], dict[str, float]]:
-    """Asked again and again, gives the hit rate of the engine's prefix cache since the last time."""
+def _cache_hits(engine: ReportsCache | None) -> Callable[[], dict[str, float]]:
+    """Asked again and again, gives the hit rate of the engine's prefix cache since the last time; None: nothing."""
+    if engine is None:
+        return dict
     before = engine.cache_use
 
     def since() -> dict[str, float]:
@@ -171,7 +167,7 @@ def training_run(
     tasks = build_tasks(recipe.environment)
     algorithm = build_algorithm(recipe)
     policy, renderer = load_policy(recipe)
-    with _sole_use_of(folder), open_pool(pool or folder / POOL_FILE, make=True) as opened:
+    with sole_use_of(folder), open_pool(pool or folder / POOL_FILE, make=True) as opened:
         learner = Learner(policy, recipe.learner)
         language = Language(tokenize=renderer.encode, action_mask=partial(action_mask, renderer))
         run = Run(name=recipe.name, folder=folder, pool=opened)
@@ -184,72 +180,29 @@ def training_run(
                 progress.on_unit()
             policy.begin_critic()
             trainer.save()
-        with serve_policy(recipe, policy, renderer, opened, port=port, watch=watch) as serving:
+        plan = Plan(
+            recipe=recipe,
+            folder=folder,
+            policy=policy,
+            renderer=renderer,
+            tasks=tasks,
+            algorithm=algorithm,
+            pool=opened,
+            location=str(pool or folder / POOL_FILE),
+            port=port,
+            watch=watch,
+        )
+        if recipe.mode != "inline" and not resumed and not recipe.warmup.updates:
+            trainer.save()  # other processes begin with what a checkpoint holds
+        with MODES[recipe.mode](plan) as staff:
+            trainer.publish = staff.publish
             yield TrainingRun(
                 recipe=recipe,
                 folder=folder,
-                served=serving,
+                served=staff.served,
+                crew=staff.crew,
                 tasks=tasks,
                 trainer=trainer,
                 algorithm=algorithm,
                 progress=progress,
             )
-
-
-@contextmanager
-def _sole_use_of(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other trainers out of it.
-
-    Raises:
-        InvalidRequest: it cannot be made, or another process trains in it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise InvalidRequest(f"cannot write to {folder}: {error.strerror}; choose another with --folder") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process dies
-        except BlockingIOError as error:
-            raise InvalidRequest(f"another process trains in {folder}; stop it, or choose another --folder") from error
-        yield
-
-
-def write_recipe(recipe: RecipeConfig, folder: Path) -> None:
-    """Write the resolved recipe, so that the run can be taken up again by its folder alone."""
-    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-    (folder / RECIPE_FILE).write_text(text, encoding="utf-8")
-
-
-def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> RecipeConfig:
-    """The recipe of a run that exists. Raises NotFound."""
-    if not (folder / RECIPE_FILE).exists():
-        raise NotFound(f"{folder} holds no run: it has no {RECIPE_FILE}")
-    return load_config(RecipeConfig, folder / RECIPE_FILE, overrides)
-
-
-def fresh_folder(base: Path, name: str) -> Path:
-    """`base/<name>-<time>`, not made yet."""
-    folder = base / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if folder.exists():
-        raise InvalidRequest(f"{folder} exists already; wait a second, or choose one with --folder")
-    return folder
-
-
-def point_latest_at(folder: Path) -> None:
-    """Make `latest`, beside a run that has been set up, lead to it."""
-    latest = folder.parent / "latest"
-    if latest.is_symlink() or not latest.exists():
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(folder.name)
-
-
-def decoders_of_runs(folder: Path) -> dict[str, Callable[[Ids], str]]:
-    """By model name: token ids to text, for the run in `folder` and those in its subfolders (a demo has two)."""
-    folders = [p for p in (folder, *sorted(folder.iterdir())) if (p / RECIPE_FILE).is_file()]
-    recipes = [read_recipe(p) for p in folders]
-    return {
-        model_name(recipe): Renderer.from_directory(resolve_model(recipe.policy.model, recipe.seed)).decode
-        for recipe in recipes
-    }

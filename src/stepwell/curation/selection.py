@@ -33,8 +33,8 @@ class Selection(Config):
     agents: Names = ()
     """Driven by one of these agents."""
     sources: Names = ()
-    """Comes from one of these sources: `gateway`, `rollout`, `trunk` (what others are forked from), `eval`, `import`,
-    `events`."""
+    """Comes from one of these sources: `gateway`, `rollout`, `fork` (begun in a state put back), `trunk` (what others
+    are forked from), `eval`, `import`, `events`."""
     statuses: tuple[Status, ...] = ()
     """Is in one of these states."""
     verdicts: tuple[Verdict, ...] = ("accept", "clear")

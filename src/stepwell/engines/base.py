@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -134,4 +135,18 @@ class ReportsCache(Protocol):
     @property
     def cache_use(self) -> CacheUse:
         """Counts since the engine was made."""
+        ...
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """An engine that goes on with other weights."""
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Sample with the weights in `folder` from now on, as `version`; requests under way go on with them.
+
+        Raises:
+            ConfigError: they are not of this model.
+            EngineError: they could not be loaded.
+        """
         ...

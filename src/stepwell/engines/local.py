@@ -12,10 +12,12 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from stepwell.engines.base import CacheUse, Chunk, Generation
@@ -24,6 +26,7 @@ from stepwell.engines.sampling import Pick, Wish, sample
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment
 from stepwell.policy.model import Policy
+from stepwell.policy.weights import load_weights
 from stepwell.prefix_tree.tree import common_prefix
 from stepwell.types import FinishReason, Ids, TokenSource
 
@@ -161,6 +164,13 @@ class LocalEngine:
         if self._constraints is None:
             raise InvalidRequest("this engine was made without a tokenizer, so it cannot hold a response to a schema")
         return await asyncio.to_thread(self._constraints.compile, json_schema)
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Put what `stepwell.policy.weights.save_weights` wrote into the policy (see `TakesWeights`)."""
+        try:
+            await asyncio.to_thread(load_weights, folder, self._policy, version)
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"the weights in {folder} cannot be read: {error}") from error
 
     def close(self) -> None:
         """Stop sampling; requests under way end with an EngineError."""

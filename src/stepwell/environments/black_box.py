@@ -23,7 +23,6 @@ from stepwell.errors import ConfigError, EnvironmentFailed, InvalidRecord, Inval
 from stepwell.rollout.blackbox import (
     BlackBox,
     Call,
-    CommandRunner,
     Done,
     Place,
     Reward,
@@ -33,6 +32,7 @@ from stepwell.rollout.blackbox import (
     file_reward,
     named_parts,
 )
+from stepwell.rollout.command import CommandRunner
 from stepwell.rollout.env import Environment, TaskSet, TaskSetConfig
 
 _SPLITS: Final = ("train", "test")

@@ -33,6 +33,7 @@ from stepwell.gateway.openapi import documented
 from stepwell.gateway.operations import Operations
 from stepwell.gateway.problems import Problem, logged, problem_json, problem_response
 from stepwell.gateway.producer import producing
+from stepwell.gateway.publishing import Publishing
 from stepwell.gateway.recall import Recall
 from stepwell.gateway.redact import Redactor
 from stepwell.gateway.sessions import Sessions
@@ -80,6 +81,7 @@ def create_app(
     app.include_router(ingest.router())
     app.include_router(Feed(pool, config).router())
     app.include_router(Operations(engine, pool, gate, meters).router())
+    app.include_router(Publishing(engine, gate).router())
     app.openapi = documented(app)  # type: ignore[method-assign]  # the framework's own way to replace it
     app.state.meters = meters
     app.add_exception_handler(StepwellError, _on_error)

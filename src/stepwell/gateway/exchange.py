@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from stepwell.engines.base import Conversation, Engine, Generation
-from stepwell.errors import ContextOverflow, InvalidRequest, PoolError
+from stepwell.errors import ContextOverflow, ForkRefused, InvalidRequest, PoolError
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects.base import ChatCall, Delta, Event, Started
+from stepwell.gateway.origin import CHOICE_MARK, Origin
 from stepwell.gateway.problems import UnknownModel
 from stepwell.gateway.recall import Recall
 from stepwell.gateway.redact import Redactor
@@ -24,7 +25,7 @@ from stepwell.pool.base import Pool, Receipt
 from stepwell.rendering.bridge import Asked, Bridged, bridge, bridge_ids, bridge_text, seen
 from stepwell.rendering.pieces import pieces_of
 from stepwell.rendering.renderer import Renderer
-from stepwell.types import FinishReason, Record, Sampling, Step
+from stepwell.types import Annotation, FinishReason, Record, Sampling, Step, new_id
 
 _LONG_BODY: Final = 16_384
 """Bytes of a call from which on it is rendered in a thread, so that streams are not held up."""
@@ -93,8 +94,8 @@ class Exchange:
             if earlier is not None:
                 await earlier.settled()
                 if earlier.step_ids:
-                    attempt.steps = earlier.steps
-                    for event in await asyncio.to_thread(self._replayed, call, earlier.step_ids):
+                    attempt.steps, attempt.trajectory_id = earlier.steps, earlier.trajectory_id
+                    for event in await asyncio.to_thread(self._replayed, call, attempt):
                         yield event
                     return
             if len(call.body) > _LONG_BODY:
@@ -104,14 +105,25 @@ class Exchange:
                 attempt.trajectory_id = session.info.id
                 turn = _Turn(call=call, caller=caller, asked=asked, session=session, attempt=attempt)
                 prompt = await self._prompt(turn)
-                recorded = session.origin.answer(prompt.bridged.prompt_ids) if session.origin else None
-                if recorded is not None:
-                    for event in await asyncio.to_thread(self._replayed, call, (recorded.id,), session.info.id):
+                if session.origin is not None:
+                    attempt.steps = await self._recorded(session, session.origin, prompt, call)
+                if attempt.steps:
+                    for event in await asyncio.to_thread(self._replayed, call, attempt):
                         yield event
                     return
                 async with aclosing(self._sampled(turn, self._drafts(turn, prompt))) as events:
                     async for event in events:
                         yield event
+
+    async def _recorded(self, session: Session, origin: Origin, prompt: Prompt, call: ChatCall) -> dict[int, str]:
+        """By choice: the steps of a fork's origin that answer a call; none if the policy is to. A refusal ends it."""
+        try:
+            steps = origin.answer(prompt.bridged.prompt_ids, call.choices)
+        except ForkRefused as refusal:
+            session.fresh = False
+            await asyncio.wrap_future(self._pool.append([Annotation.end(session.info.id, "failed", str(refusal))]))
+            raise
+        return {choice: step.id for choice, step in enumerate(steps)}
 
     def _sampled(self, turn: _Turn, drafts: Sequence[Draft]) -> AsyncGenerator[Event, None]:
         step_ids = tuple(draft.step_id for draft in drafts)
@@ -135,12 +147,13 @@ class Exchange:
         generation = self._generation(turn, prompt)
         source = Source(model=self._engine.model, token_source=self._engine.token_source)
         seed = turn.call.seed
-        drafts = []
+        drafts, first = [], new_id("step")
         for choice in range(turn.call.choices):
             # The same seed for each choice would give the same answer that many times.
             shifted = None if seed is None else (seed + choice) % 2**63
             own = replace(generation, sampling=replace(generation.sampling, seed=shifted)) if choice else generation
-            drafts.append(Draft(self._renderer, turn.call, own, prompt, choice, source))
+            step_id = f"{first}{CHOICE_MARK}{choice:03}" if choice else first
+            drafts.append(Draft(self._renderer, turn.call, own, prompt, choice, source, step_id))
         return drafts
 
     async def _prompt(self, turn: _Turn) -> Prompt:
@@ -287,16 +300,16 @@ class Exchange:
         )
         self._sessions.remember(session, turn.caller.scope, known)
 
-    def _replayed(self, call: ChatCall, step_ids: tuple[str, ...], trajectory_id: str = "") -> list[Event]:
-        """The answer that is stored already, once more; in another trajectory if its step is an origin's."""
+    def _replayed(self, call: ChatCall, attempt: Attempt) -> list[Event]:
+        """The answer that is stored already, once more; in the attempt's trajectory, if its steps are an origin's."""
         events: list[Event] = []
-        for choice, step_id in enumerate(step_ids):
+        for choice, step_id in enumerate(attempt.step_ids):
             step = self._pool.step(step_id)
             answer = replayed(self._renderer, call, step, choice)
             start = Started(
                 choice=choice,
-                step_ids=step_ids,
-                trajectory_id=trajectory_id or step.trajectory_id,
+                step_ids=attempt.step_ids,
+                trajectory_id=attempt.trajectory_id,
                 policy_version=step.policy_version_max,
                 prompt_tokens=len(step.prompt_ids),
                 cached_tokens=0,

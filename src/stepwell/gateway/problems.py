@@ -133,6 +133,8 @@ def explain(error: ValidationError) -> str:
 def problem_response(problem: Problem, body: bytes) -> Response:
     """An error answer."""
     headers = {} if problem.retry_after is None else {"retry-after": str(max(1, round(problem.retry_after)))}
+    if problem.status == 409:  # which SDKs would ask again for, though a fact stays what it is
+        headers["x-should-retry"] = "false"
     return Response(body, problem.status, headers=headers, media_type="application/json")
 
 

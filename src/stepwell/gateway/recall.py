@@ -7,6 +7,7 @@ from typing import Final
 
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.gateway.dialects.base import ChatCall, Dialect
+from stepwell.gateway.origin import in_past_of
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked
 from stepwell.rendering.messages import Message
@@ -82,7 +83,7 @@ class Recall:
             step = self._pool.step(step_id)
         except NotFound:
             step = None
-        if step is None or within not in (None, step.trajectory_id):
+        if step is None or (within not in (None, step.trajectory_id) and not in_past_of(self._pool, within, step)):
             raise InvalidRequest(f"the call refers to {step_id!r}, which is not stored here; send its content")
         return step
 

@@ -15,7 +15,7 @@ from stepwell.rendering.messages import Message
 from stepwell.rendering.pieces import CallClosed, Piece, ReasoningPiece, ReplyParser, TextPiece, message_of
 from stepwell.rendering.renderer import Renderer
 from stepwell.rendering.wire import answer_from_json, answer_to_json
-from stepwell.types import FinishReason, Floats, Ids, Side, Step, TokenSource, new_id
+from stepwell.types import FinishReason, Floats, Ids, Side, Step, TokenSource
 
 
 class StopFilter:
@@ -89,9 +89,16 @@ class Draft:
     """One choice of one answer in the making: the tokens sampled so far, and the step and message that they become."""
 
     def __init__(
-        self, renderer: Renderer, call: ChatCall, generation: Generation, prompt: Prompt, choice: int, source: Source
+        self,
+        renderer: Renderer,
+        call: ChatCall,
+        generation: Generation,
+        prompt: Prompt,
+        choice: int,
+        source: Source,
+        step_id: str,
     ) -> None:
-        """Begin the answer to `call`, for which the engine is given `generation`."""
+        """Begin the answer to `call`, for which the engine is given `generation`; its step will be called `step_id`."""
         self._renderer = renderer
         self._call = call
         self._source = source
@@ -110,7 +117,7 @@ class Draft:
         self._reasoning_tokens = 0
         self.prompt = prompt
         self.choice = choice
-        self.step_id: Final = new_id("step")
+        self.step_id: Final = step_id
         self.generation = generation
         self.ids: list[int] = []
         self.message = Message(role="assistant")
@@ -252,7 +259,7 @@ def replayed(renderer: Renderer, call: ChatCall, step: Step, choice: int) -> Ans
     prompt = Prompt(bridged=bridged, prefill=renderer.decode(begun, skip_special=False), prefill_ids=step.prefill)
     generation = Generation(prompt_ids=step.prompt_ids, sampling=step.sampling)
     source = Source(model=step.model, token_source=step.token_source)
-    draft = Draft(renderer, call, generation, prompt, choice, source)
+    draft = Draft(renderer, call, generation, prompt, choice, source, step.id)
     ids, logprobs = tuple(step.response_ids.tolist()), tuple(step.logprobs.tolist())
     draft.take(Chunk(token_ids=ids, logprobs=logprobs, policy_version=step.policy_version_max))
     draft.finish()

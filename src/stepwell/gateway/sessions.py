@@ -11,20 +11,23 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Final
 
-from stepwell.errors import Conflict, ForkRefused, NotFound
+import numpy as np
+
+from stepwell.errors import Conflict, NotFound
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
-from stepwell.gateway.origin import Origin
+from stepwell.gateway.origin import Origin, origin_of
 from stepwell.gateway.recall import Recall
 from stepwell.pool.base import Pool
-from stepwell.rendering.bridge import Asked, Bridged, Memory, Seen, seen
+from stepwell.rendering.bridge import Asked, Bridged, Memory, Seen, bridge, seen
 from stepwell.rendering.messages import Message
 from stepwell.rendering.renderer import Renderer
 from stepwell.rendering.wire import answer_from_json
-from stepwell.types import Side, Step, Trajectory, TrajectoryInfo, new_id
+from stepwell.types import Ids, Side, Step, Trajectory, TrajectoryInfo, new_id
 
 _SIDE_SUFFIX: Final = "~side"
 _SIBLINGS: Final = 256
@@ -86,7 +89,8 @@ class Session:
     def load(self, stored: Trajectory, steps: Sequence[Seen], origin: Origin | None = None) -> None:
         """Take over what the pool has; `steps` are those of the origin, too. Raises Conflict if it has ended."""
         if stored.status != "open":
-            raise Conflict(f"trajectory {self.info.id!r} has ended ({stored.status}); start a new one")
+            how = f"{stored.status}: {stored.why}" if stored.why else stored.status
+            raise Conflict(f"trajectory {self.info.id!r} has ended ({how}); start a new one")
         self.origin = origin
         first = origin.index if origin else 0
         after_last = stored.steps[-1].index + 1 if stored.steps else first
@@ -216,27 +220,33 @@ class Sessions:
 
     def _origin(self, stored: Trajectory) -> Origin | None:
         """Where a fork comes from, until it has a step of its own."""
-        if stored.info.group_id is None or any(not step.side for step in stored.steps):
+        if any(not step.side for step in stored.steps):
             return None
-        group = self._pool.group_info(stored.info.group_id)
-        if not group.origin_id or group.origin_index is None:
-            return None
-        try:
-            return Origin(self._pool.trajectory(group.origin_id).steps, group.origin_index)
-        except NotFound as error:
-            raise ForkRefused(f"trajectory {stored.info.id!r} is a fork of one that is gone: {error}") from error
+        return origin_of(self._pool, stored.info, partial(self._renderer.decode, skip_special=False))
 
     def _recalled(self, steps: Sequence[Step]) -> list[Seen]:
-        return [self._seen(step) for step in steps]
+        memory, recalled = Memory(), []
+        for step in steps:
+            recalled.append(self._seen(step, memory))
+            memory.add(recalled[-1])
+        return recalled
 
-    def _seen(self, step: Step) -> Seen:
-        text = self._renderer.decode(step.prompt_ids, skip_special=False)
-        prefill_ids = step.prompt_ids[len(step.prompt_ids) - step.prefill :]
+    def _seen(self, step: Step, memory: Memory) -> Seen:
+        asked = self._recall.of_step(step)
+        prompt_ids, prefill_ids = np.split(step.prompt_ids, [len(step.prompt_ids) - step.prefill])
+        prefill = self._renderer.decode(prefill_ids, skip_special=False)
+        text = self._written(prompt_ids, asked, memory) + prefill
         bridged = Bridged(prompt_ids=step.prompt_ids, text=text, reused=0, parent_id="", fork="")
         answer = answer_from_json(step.response) or Message(role="assistant")
-        prefill = self._renderer.decode(prefill_ids, skip_special=False)
-        asked = self._recall.of_step(step)
         return seen(self._renderer, step.id, asked, bridged, step.response_ids, answer, prefill, step.prefill)
+
+    def _written(self, prompt_ids: Ids, asked: Asked, memory: Memory) -> str:
+        """The text of a prompt. Its ids tell, but for words that the tokenizer does not know; then the request does."""
+        text = self._renderer.decode(prompt_ids, skip_special=False)
+        if all(message.content.strip() in text for message in asked.messages if message.role != "assistant"):
+            return text
+        bridged = bridge(self._renderer, memory, asked)
+        return bridged.text if np.array_equal(bridged.prompt_ids, prompt_ids) else text
 
     def _evict(self) -> None:
         while len(self._sessions) > self._capacity or self._held > self._budget:

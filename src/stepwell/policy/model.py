@@ -20,6 +20,8 @@ from stepwell.errors import ConfigError, NotFound
 from stepwell.policy.attention import ATTENTION, AttentionPlan, at_least_single
 from stepwell.policy.critic import Critic, CriticKind
 from stepwell.policy.lora import LoRAConfig, add_adapters, without_adapters
+from stepwell.policy.ranks import ALONE, Ranks
+from stepwell.policy.shards import Evaluate, at_once, parted, refuse_other
 from stepwell.policy.tree_attention import TreeAttention, laid_out
 from stepwell.policy.unsupported import refuse_unsupported
 from stepwell.prefix_tree.tree import merged, separate
@@ -70,6 +72,11 @@ class Policy:
         refuse_unsupported(facts)
         self.name = name
         self.version = 0
+        self.ranks: Ranks = ALONE
+        """The processes of which each has a part of the weights (`stepwell.policy.sharding`)."""
+        self.evaluated: Evaluate = at_once
+        """Gives what a function gives that calls the methods below, which work nowhere else once the weights are
+        sharded. All ranks call it equally often. For gradients, the function's result is what they are taken of."""
         self.model = model.eval()  # no dropout: a recomputed log-probability must equal the sampled one
         self.context_length = int(facts.max_position_embeddings)
         self.vocabulary_size = int(facts.vocab_size)
@@ -134,8 +141,30 @@ class Policy:
         values: Tensor = self.critic(states_me)
         return values
 
+    def sharded_over(self, ranks: Ranks, evaluate: Evaluate) -> None:
+        """Let each of `ranks` have a part of the weights from now on, which `evaluate` puts together."""
+        self.ranks, self.evaluated = ranks, evaluate
+
+    @property
+    def half(self) -> bool:
+        """Whether layers compute in bfloat16."""
+        return self._autocast
+
+    @property
+    def stacks(self) -> list[Any]:
+        """The stacks of transformer layers: the model's own, and the critic's if it has one."""
+        return [self._backbone, *([self.critic.trunk] if self.own_critic else [])]
+
     def plain_model(self) -> Any:
-        """The transformers model as any program can load it: adapters, if it has some, merged into a copy."""
+        """The transformers model as any program can load it: adapters, if it has some, merged into a copy.
+
+        Raises:
+            ConfigError: no rank has all of it.
+        """
+        if self.ranks.count > 1:
+            raise ConfigError(
+                "a sharded model cannot be written whole: load its checkpoint in one process and export it"
+            )
         return without_adapters(self.model) if self._adapted else self.model
 
     @property
@@ -146,7 +175,8 @@ class Policy:
     def begin_critic(self) -> None:
         """Let a critic with a model of its own begin as the policy is now, e.g. after a warm-up."""
         if self.own_critic:
-            self.critic.trunk.load_state_dict(self.plain_model().base_model.state_dict())
+            start: Any = self.plain_model() if self._adapted else self.model
+            self.critic.trunk.load_state_dict(start.base_model.state_dict())
 
     def trainable_parameters(self) -> list[nn.Parameter]:
         """Parameters of the language model that an update changes (the critic's not among them)."""
@@ -161,7 +191,12 @@ class Policy:
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name, critic included: what a checkpoint has to hold."""
-        return self.model_state() | {f"critic.{name}": p.detach() for name, p in self.critic.named_parameters()}
+        return {name: p.detach() for name, p in self.trained_parameters().items()}
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that those tensors are of, in the order of `trainable_parameters` and `critic_parameters`."""
+        own = {f"model.{name}": p for name, p in self.model.named_parameters() if p.requires_grad}
+        return own | {f"critic.{name}": p for name, p in self.critic.named_parameters()}
 
     def model_state(self) -> dict[str, Tensor]:
         """Those of them that are the language model's own: what its log-probabilities depend on."""
@@ -193,11 +228,10 @@ class Policy:
 
 
 def _put(state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
-        raise ConfigError("the checkpoint belongs to another model, or other layers were trained in it")
+    refuse_other({k: v.shape for k, v in state.items()}, {k: v.shape for k, v in own.items()})
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(state[name])
+            tensor.copy_(parted(state[name], tensor))
 
 
 def _refuse_inexact(policy: Policy) -> None:

@@ -14,26 +14,40 @@ from safetensors.torch import load_file, save_file
 
 from stepwell.errors import NotFound
 from stepwell.policy.model import Policy
+from stepwell.policy.shards import SHARDS, read_shards, refuse_other, shards_in, whole
 
 WEIGHTS_FILE: Final = "trainable.safetensors"
+WEIGHTS: Final = "weights."
+"""What the names of these tensors begin with among shards."""
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
 def save_weights(folder: Path, policy: Policy) -> None:
-    """Write the tensors that training changes, value head included."""
-    tensors = {name: tensor.contiguous() for name, tensor in policy.trainable_state().items()}
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"policy_version": str(policy.version)})
+    """Write the tensors that training changes, whole, value head included. All ranks call it, the first one writes."""
+    first, tensors = policy.ranks.rank == 0, {}
+    for name, tensor in policy.trainable_state().items():
+        full = whole(tensor)
+        if first:
+            tensors[name] = full.cpu().contiguous()
+    if first:
+        save_file(tensors, folder / WEIGHTS_FILE, metadata={"policy_version": str(policy.version)})
 
 
 def load_weights(folder: Path, policy: Policy, version: int) -> None:
-    """Put back what `save_weights` wrote, as `version`.
+    """Put back, as `version`, what `save_weights` wrote, or what several ranks wrote together.
 
     Raises:
         ConfigError: it belongs to another model, or other layers were trained in it.
     """
-    state = load_file(folder / WEIGHTS_FILE)
+    shards = shards_in(folder, WEIGHTS) if (folder / SHARDS).is_dir() else None
+    state = load_file(folder / WEIGHTS_FILE) if shards is None else {}
     with policy.writing():
-        policy.load_trainable_state(state)
+        if shards is None:
+            policy.load_trainable_state(state)
+        else:
+            own = policy.trainable_state()
+            refuse_other(shards, {name: tensor.shape for name, tensor in own.items()})
+            read_shards(folder, {f"{WEIGHTS}{name}": tensor for name, tensor in own.items()})
         policy.version = version
 
 

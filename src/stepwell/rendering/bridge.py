@@ -25,6 +25,9 @@ from stepwell.types import Fork, Ids
 
 _MARK: Final = "stepwell-answer-9c41f7e2b0-"
 """Stands for an answer while its place in a rendered conversation is looked for."""
+AS_SENT: Final = "reasoning_as_sent"
+"""Option of a conversation: reasoning that an answer lacks was left out on purpose. Without it, it is put back, since
+most clients only lose it."""
 _WINDOW: Final = 8
 """Tokens before a join that can change how those behind it decode."""
 
@@ -283,7 +286,14 @@ def _sampled_answers(memory: Memory, asked: Asked) -> list[tuple[Message, _Sampl
     if not memory.recent:
         return [(message, None) for message in asked.messages]
     keys = asked.keys[1:]
-    return [(message, memory.sampled(key, message)) for message, key in zip(asked.messages, keys, strict=True)]
+    found = [(message, memory.sampled(key, message)) for message, key in zip(asked.messages, keys, strict=True)]
+    return [(message, None if _left_out(asked, message, known) else known) for message, known in found]
+
+
+def _left_out(asked: Asked, message: Message, known: _Sampled | None) -> bool:
+    """Whether the client wants an answer to be read without its reasoning."""
+    wanted = bool(asked.options.get(AS_SENT))
+    return wanted and known is not None and bool(known.answer.reasoning) and not message.reasoning
 
 
 def _relation(memory: Memory, asked: Asked) -> tuple[Seen | None, Fork]:
@@ -294,6 +304,10 @@ def _relation(memory: Memory, asked: Asked) -> tuple[Seen | None, Fork]:
     # Of several that go as far, the one whose answer came back unchanged, and of these the newest.
     _, parent = max(enumerate(related), key=lambda one: (one[1][0], _continued(asked, one[1][1]), one[0]))[1]
     same = _continued(asked, parent) and parent.tools_key == asked.tools_key and not parent.throwaway
+    same = same and not any(
+        _left_out(asked, message, memory.sampled(key, message))
+        for message, key in zip(asked.messages, asked.keys[1:], strict=True)
+    )
     return parent, "template" if same else "client"
 
 

@@ -1,5 +1,7 @@
 """The built-in agent: the unmodified OpenAI SDK, pointed at a gateway."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -9,7 +11,8 @@ from openai.types.chat import ChatCompletion
 from pydantic import Field
 
 from stepwell.config import Config
-from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
+from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
+from stepwell.rendering.bridge import AS_SENT
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.wire import message_from_json, message_to_json, tool_to_json
 
@@ -62,6 +65,8 @@ class ChatAgentConfig(Config):
     """Upper bound on the tokens of one response."""
     timeout: float = Field(default=600.0, gt=0)
     """Seconds to wait for one response."""
+    patience: float = Field(default=120.0, ge=0)
+    """Seconds to wait for a gateway that has answered before and cannot be reached now, as it begins anew, say."""
 
 
 class ChatAgent:
@@ -72,11 +77,12 @@ class ChatAgent:
     default client probes every idle connection before each request. That is a third of the CPU time per call.
     """
 
-    def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig) -> None:
-        """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`."""
+    def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig, *, reached: bool = False) -> None:
+        """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`; `reached`: it is known to be there."""
         self._url = gateway_url.rstrip("/")
         self._model = model
         self._config = config
+        self._reached = reached
         self._client = openai.AsyncOpenAI(
             base_url=f"{self._url}/v1",
             api_key="unused",
@@ -107,16 +113,27 @@ class ChatAgent:
         return await self._post(f"{self._url}/t/{trajectory_id}/v1/chat/completions", ChatCompletion, body, headers)
 
     async def _post(self, url: str, kind: type[_Answer], body: dict[str, Any], headers: dict[str, str]) -> _Answer:
-        try:
-            return await self._client.post(url, cast_to=kind, body=body, options={"headers": headers})
-        except openai.BadRequestError as error:
-            if error.code == "context_length_exceeded":
-                raise ContextOverflow(error.message) from error
-            raise InvalidRequest(error.message) from error
-        except openai.APIStatusError as error:
-            raise (EngineError if error.status_code >= 500 else InvalidRequest)(error.message) from error
-        except openai.OpenAIError as error:
-            raise EngineError(f"no answer from {self._url}: {error}") from error
+        started, wait = time.monotonic(), 0.2
+        while True:
+            try:
+                answer = await self._client.post(url, cast_to=kind, body=body, options={"headers": headers})
+            except openai.OpenAIError as error:
+                lost = isinstance(error, openai.APIConnectionError) and self._reached
+                if not lost or time.monotonic() - started > self._config.patience:
+                    raise self._explained(error) from error
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 5.0)
+            else:
+                self._reached = True
+                return answer
+
+    def _explained(self, error: openai.OpenAIError) -> StepwellError:
+        if isinstance(error, openai.BadRequestError):
+            overflow = error.code == "context_length_exceeded"
+            return ContextOverflow(error.message) if overflow else InvalidRequest(error.message)
+        if isinstance(error, openai.APIStatusError):
+            return (EngineError if error.status_code >= 500 else InvalidRequest)(error.message)
+        return EngineError(f"no answer from {self._url}: {error}")
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -125,6 +142,8 @@ class ChatAgent:
             "temperature": self._config.temperature,
             "max_tokens": self._config.max_tokens,
         }
+        if any(message.role == "assistant" for message in messages):
+            body["chat_template_kwargs"] = {AS_SENT: True}  # what a context policy leaves out is not to be put back
         if tools:
             body["tools"] = [tool_to_json(tool) for tool in tools]
         return body

@@ -7,41 +7,39 @@ of the transcript. A fork of it needs nothing either: the gateway answers its fi
 """
 
 import asyncio
-import contextlib
-import os
-import shlex
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from stepwell.errors import EnvironmentFailed, InvalidRequest, NotFound
+from stepwell.errors import (
+    EngineError,
+    EnvironmentFailed,
+    ForkRefused,
+    InvalidRequest,
+    NotFound,
+    PoolError,
+    StepwellError,
+)
+from stepwell.rendering.messages import Message
+from stepwell.rendering.wire import answer_from_json
 from stepwell.rollout.agent import Agent
 from stepwell.rollout.env import TaskSet
-from stepwell.rollout.run import Ending, EnvironmentPlayer, Fork, Log, Player, RolloutConfig, Start, record
-from stepwell.types import Annotation, End, Trajectory, TrajectoryInfo
-
-_KEPT: Final = 65_536
-"""Bytes of an agent's output that are kept, from its end."""
-_SYSTEM: Final = (
-    "/usr",
-    "/bin",
-    "/lib",
-    "/lib64",
-    "/opt",
-    "/etc/ssl",
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    sys.prefix,
-    sys.base_prefix,
+from stepwell.rollout.run import (
+    ALIKE,
+    Ending,
+    EnvironmentPlayer,
+    Fork,
+    Gate,
+    Log,
+    Player,
+    RolloutConfig,
+    Start,
+    record,
 )
-"""What an agent in a cage may read: programs, certificates, names of hosts, and this Python."""
-_GRACE: Final = 2.0
-"""Seconds between asking an agent to stop and killing it."""
+from stepwell.types import Annotation, Step, Trajectory, TrajectoryInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +86,20 @@ class Done:
 
     task: Task
     trajectory: Trajectory
-    """Its steps, as the gateway recorded them."""
+    """Its steps, as the gateway recorded them; of a fork, those that it took itself."""
+    past: tuple[Step, ...] = ()
+    """Of a fork: its origin's steps, which it was answered with before."""
     folder: Path
     output: str = ""
     """The end of what it printed, or what its function or service gave."""
     exit_code: int = 0
     result: object = None
     """Of a function or a service: what it gave."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All that the agent lived through: to judge by these makes no difference between forks and others."""
+        return (*self.past, *self.trajectory.steps)
 
 
 Reward = Callable[[Done], Mapping[str, float]]
@@ -116,94 +121,6 @@ class Runner(Protocol):
             EnvironmentFailed: it could not be started.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CommandRunner:
-    """A program: `{task}`, `{model}`, `{url}`, `{key}` and `{folder}` in its command are replaced, quoted for a shell.
-
-    The task is on its standard input too. It runs in a process group of its own, all of which is killed in the end.
-    """
-
-    command: str
-    bubblewrap: bool = False
-    """Let it write to its working directory only, and see neither home folders nor other processes."""
-    readable: tuple[Path, ...] = ()
-    """What it may read there beside the system's programs."""
-
-    @property
-    def name(self) -> str:
-        """The program."""
-        return Path(shlex.split(self.command)[0]).name
-
-    async def run(self, call: Call) -> tuple[int, str, object]:
-        """See `Runner`."""
-        told = {"task": call.task.prompt, "model": call.model, "url": call.url, "key": call.key}
-        line = self.command
-        for name, value in (told | {"folder": str(call.folder)}).items():
-            line = line.replace("{" + name + "}", shlex.quote(value))
-        arguments = [*(_caged(call.folder, self.readable) if self.bubblewrap else ()), "/bin/sh", "-c", line]
-        environment = {**os.environ, **call.variables}
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *arguments,
-                cwd=call.folder,
-                env=environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise EnvironmentFailed(f"{arguments[0]} could not be started: {error}") from error
-        try:
-            output = await _talk(process, call.task.prompt)
-            return await process.wait(), output, None
-        finally:
-            await _stopped(process)
-
-
-async def _talk(process: asyncio.subprocess.Process, told: str) -> str:
-    """Give a process its input and read all that it prints, of which the end is kept."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read
-        process.stdin.write(told.encode("utf-8", "surrogatepass"))
-        await process.stdin.drain()
-    process.stdin.close()
-    kept = bytearray()
-    while chunk := await process.stdout.read(_KEPT):
-        kept += chunk
-        del kept[: len(kept) - _KEPT]
-    return kept.decode("utf-8", "replace")
-
-
-async def _stopped(process: asyncio.subprocess.Process) -> None:
-    """Its whole group: also what it left running in the background."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        if process.returncode is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE):
-                    await process.wait()
-
-
-def _caged(folder: Path, readable: Sequence[Path]) -> list[str]:
-    program = shutil.which("bwrap")
-    if program is None:
-        raise EnvironmentFailed(
-            "bubblewrap is not installed (Debian: apt-get install bubblewrap); or set sandbox: none"
-        )
-    seen = [
-        word for path in (*_SYSTEM, *map(str, readable)) if Path(path).exists() for word in ("--ro-bind", path, path)
-    ]
-    return [
-        *(program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--new-session"),
-        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # before what may be inside of them
-        *(*seen, "--bind", str(folder), str(folder)),
-        *("--chdir", str(folder), "--setenv", "HOME", str(folder), "--"),
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,20 +173,30 @@ class BlackBox:
     async def play(self, info: TrajectoryInfo, start: Start) -> Ending:
         """See `Player`."""
         await record(self.place.log, info)
-        ending = Ending(trajectory_id=info.id, task_id=info.task_id, how="failed")
+        gate = _Once(start.gate)
         try:
             with tempfile.TemporaryDirectory(prefix="stepwell-agent-", ignore_cleanup_errors=True) as name:
-                ending = await self._played(info, start, Path(name))
+                ending = await self._played(info, start, gate, Path(name))
         except asyncio.CancelledError:
             await record(self.place.log, Annotation.end(info.id, "failed", "cancelled"))
             raise
         except Exception as error:  # a rollout that breaks is data, whatever broke it
             why = f"{type(error).__name__}: {error}"
-            ending = Ending(trajectory_id=info.id, task_id=info.task_id, how="failed", why=why)
+            retry = isinstance(error, (EngineError, EnvironmentFailed, PoolError))
+            ending = Ending(
+                trajectory_id=info.id,
+                task_id=info.task_id,
+                how="failed",
+                why=why,
+                retry=retry,
+                refused=isinstance(error, ForkRefused),
+            )
+        finally:
+            gate.leave()
         await record(self.place.log, Annotation.end(info.id, ending.how, ending.why))
         return ending
 
-    async def _played(self, info: TrajectoryInfo, start: Start, folder: Path) -> Ending:
+    async def _played(self, info: TrajectoryInfo, start: Start, gate: "_Once", folder: Path) -> Ending:
         task = self._task(info.task_id)
         if self.files is not None:
             await asyncio.to_thread(shutil.copytree, self.files, folder, dirs_exist_ok=True)
@@ -281,44 +208,109 @@ class BlackBox:
             trajectory_id=info.id,
             folder=folder,
         )
-        how: End = "terminated"
-        code, output, result, why = 0, "", None, ""
-        try:
-            async with asyncio.timeout(self.timeout):
-                code, output, result = await self.runner.run(call)
-                why = f"exit code {code}" if code else ""
-        except TimeoutError:
-            how, why = "truncated", f"the agent was stopped after {self.timeout} s"
-        trajectory = await self._recorded(info, why or f"it ended with {code}: {output[-500:]}")
-        done = Done(task=task, trajectory=trajectory, folder=folder, output=output, exit_code=code, result=result)
+        left = await self._run(call)
+        trajectory = await asyncio.to_thread(self.place.read, info.id)
+        own = [step for step in trajectory.steps if not step.side]
+        _check(trajectory, own, start.fork, left)
+        ending = _ending(info, own, left)
+        if not await gate.passes(answer_from_json(own[0].response) or Message(role="assistant")):
+            return replace(ending, how="truncated", why=ALIKE)
+        done = Done(
+            task=task,
+            trajectory=trajectory,
+            past=await self._past(start.fork),
+            folder=folder,
+            output=left.output,
+            exit_code=left.code,
+            result=left.result,
+        )
         parts = await asyncio.to_thread(self.reward, done)
         await record(
             self.place.log, *(Annotation.reward("trajectory", info.id, value, name) for name, value in parts.items())
         )
-        own = [step for step in trajectory.steps if not step.side]
         if start.forks is not None:
-            start.forks[:] = [Fork(step.index) for step in own]
-        return Ending(
-            trajectory_id=info.id,
-            task_id=info.task_id,
-            how=how,
-            why=why,
-            reward=sum(parts.values()),
-            turns=len(own),
-            prompt_tokens=sum(len(step.prompt_ids) for step in own),
-            response_tokens=sum(len(step.response_ids) for step in own),
-        )
+            # Where an answer was cut off nothing was done; the call that came in its place has the same state.
+            start.forks[:] = [Fork(step.index, origin_id=info.id) for step in own if step.finish_reason != "abort"]
+        return replace(ending, reward=sum(parts.values()))
+
+    async def _run(self, call: Call) -> "_Left":
+        try:
+            async with asyncio.timeout(self.timeout) as limit:
+                return _Left(*await self.runner.run(call))
+        except Exception as error:  # of a function, anything; what the gateway knows of it may say more
+            if limit.expired():
+                return _Left(stopped=f"the agent was stopped after {self.timeout} s")
+            return _Left(raised=error)
+
+    async def _past(self, fork: Fork | None) -> tuple[Step, ...]:
+        if fork is None or not fork.origin_id:
+            return ()
+        origin = await asyncio.to_thread(self.place.read, fork.origin_id)
+        return tuple(step for step in origin.steps if step.index < fork.step)
 
     def _task(self, task_id: str) -> Task:
         if task_id not in self.tasks:
             raise NotFound(f"there is no task {task_id!r}")
         return self.tasks[task_id]
 
-    async def _recorded(self, info: TrajectoryInfo, why: str) -> Trajectory:
-        trajectory = await asyncio.to_thread(self.place.read, info.id)
-        if not any(not step.side for step in trajectory.steps):
-            raise InvalidRequest(f"the agent made no call that the gateway recorded; {why}")
-        return trajectory
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What an agent's run came to."""
+
+    code: int = 0
+    output: str = ""
+    result: object = None
+    stopped: str = ""
+    """Why it did not end by itself."""
+    raised: Exception | None = None
+
+    @property
+    def told(self) -> str:
+        return self.stopped or f"it ended with {self.code}: {self.output[-500:]}"
+
+
+class _Once:
+    """The gate of a start, if it has one, for the one action that it is asked about."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self._gate = gate
+
+    async def passes(self, action: Message) -> bool:
+        gate, self._gate = self._gate, None
+        return gate is None or await gate.passes(action)
+
+    def leave(self) -> None:
+        if self._gate is not None:
+            self._gate.leave()
+
+
+def _check(trajectory: Trajectory, own: Sequence[Step], fork: Fork | None, left: _Left) -> None:
+    """Whether the agent did what can be judged. Raises what its trajectory has failed by."""
+    if trajectory.status == "failed":  # the gateway has seen that the agent is not in its past
+        raise ForkRefused(trajectory.why)
+    if left.raised is not None:
+        told = f"the agent raised {type(left.raised).__name__}: {left.raised}"
+        raise left.raised if isinstance(left.raised, StepwellError) else EnvironmentFailed(told)
+    if own:
+        return
+    if fork is None:
+        raise InvalidRequest(f"the agent made no call that the gateway recorded; {left.told}")
+    told = f"the agent did not get to step {fork.step}, which it was to take anew; {left.told}"
+    raise EnvironmentFailed(told) if left.code or left.stopped else ForkRefused(told)
+
+
+def _ending(info: TrajectoryInfo, own: Sequence[Step], left: _Left) -> Ending:
+    """How it went, less its reward."""
+    return Ending(
+        trajectory_id=info.id,
+        task_id=info.task_id,
+        how="truncated" if left.stopped else "terminated",
+        why=left.stopped or (f"exit code {left.code}" if left.code else ""),
+        turns=len(own),
+        prompt_tokens=sum(len(step.prompt_ids) for step in own),
+        response_tokens=sum(len(step.response_ids) for step in own),
+    )
 
 
 def exit_code_reward(done: Done) -> Mapping[str, float]:

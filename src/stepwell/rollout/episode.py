@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from stepwell.errors import EnvironmentFailed, ForkRefused
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rollout.env import Closing, Environment, Forkable, Hashed, MaybeAwaitable, Outcome, TaskSet, Unforkable
+from stepwell.threads import in_thread
 
 _T = TypeVar("_T")
 
@@ -162,11 +163,12 @@ class Episode:
         """What a method of the environment gives, plain or `async`."""
         start = time.perf_counter()
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self._limit) as limit:
                 return await called(function, *arguments, **named)
-        except TimeoutError as error:
-            what = f"{self._named()}.{function.__name__}"
-            raise EnvironmentFailed(f"{what} did not return within {self._limit} s") from error
+        except (TimeoutError, SystemExit) as error:  # the latter would end more than the episode
+            late = isinstance(error, TimeoutError) and limit.expired()
+            how = f"did not return within {self._limit} s" if late else f"raised {type(error).__name__}: {error}"
+            raise EnvironmentFailed(f"{self._named()}.{function.__name__} {how}") from error
         finally:
             self.seconds += time.perf_counter() - start
 
@@ -176,5 +178,5 @@ async def called(function: Callable[..., MaybeAwaitable[_T]], *arguments: Any, *
     if inspect.iscoroutinefunction(function):
         result: _T = await function(*arguments, **named)
         return result
-    found = await asyncio.to_thread(function, *arguments, **named)
+    found = await in_thread(function, *arguments, **named)
     return await found if inspect.isawaitable(found) else found

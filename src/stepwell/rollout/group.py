@@ -7,10 +7,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from stepwell.errors import EnvironmentFailed, InvalidRequest, StepwellError
+from stepwell.errors import EnvironmentFailed, ForkRefused, InvalidRequest, StepwellError
 from stepwell.rendering.messages import Message
+from stepwell.rollout.judges import Judges
 from stepwell.rollout.run import ALIKE, Ending, Fork, Log, Player, RolloutConfig, Start, record
-from stepwell.types import GroupInfo, TrajectoryInfo
+from stepwell.types import FORK, GroupInfo, TrajectoryInfo
 
 _T = TypeVar("_T")
 
@@ -28,6 +29,8 @@ class Collector:
     """Whom the groups are collected for."""
     on_ending: OnEnding = lambda _: None
     """Called at the end of every trajectory: for progress bars and statistics."""
+    judges: Judges | None = None
+    """Who rewards the trajectories when they are over; then the player must record in it."""
     _limit: asyncio.Semaphore = field(init=False)
     _seeds: Iterator[int] = field(init=False)
 
@@ -35,15 +38,20 @@ class Collector:
         self._limit = asyncio.Semaphore(self.config.concurrency)
         self._seeds = _endless_seeds(self.config.seed)
 
-    async def collect_groups(self, tasks: Iterator[str], count: int, size: int) -> int:
+    async def collect_groups(
+        self, tasks: Iterator[str], count: int, size: int, begun: Callable[[], None] = lambda: None
+    ) -> int:
         """Make `count` groups of `size` complete trajectories, each of the next task; gives their number.
+
+        `begun` is called once all trajectories play: until then some wait for the places of others.
 
         Raises:
             InvalidRequest: there are not so many tasks left.
             EnvironmentFailed: more than `max_failures` trajectories of a group failed.
             StepwellError: one failed in a way that another try would not mend.
         """
-        await all_of([self._collect_group(task, size) for task in self.next_tasks(tasks, count)])
+        all_begun = _at_the(count * size, begun)
+        await all_of([self._collect_group(task, size, all_begun) for task in self.next_tasks(tasks, count)])
         return count
 
     async def evaluate(self, task_ids: Sequence[str]) -> list[Ending]:
@@ -57,14 +65,21 @@ class Collector:
             raise InvalidRequest(f"{count} tasks were asked for, but there are only {len(chosen)}")
         return chosen
 
-    async def fill(self, group: GroupInfo, fork: Fork | None = None, *, unless_alike: bool = False) -> bool:
-        """Complete a group that is recorded, and give whether it was worth it.
+    async def fill(
+        self,
+        group: GroupInfo,
+        fork: Fork | None = None,
+        *,
+        unless_alike: bool = False,
+        begun: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Complete a group that is recorded, and give whether it was worth it; `begun` is called for each that plays.
 
         With `unless_alike` members that all begin with the same action are not played on, and the group is dropped.
         Raises as `collect_groups`; the group is dropped then, too.
         """
         gate = _AlikeGate(group.size, self._limit) if unless_alike else None
-        starts = [Start(seed=next(self._seeds), fork=fork, gate=gate) for _ in range(group.size)]
+        starts = [Start(seed=next(self._seeds), fork=fork, gate=gate, begun=begun) for _ in range(group.size)]
         try:
             await self._completed(group.task_id, group.id, "rollout", starts)
         except StepwellError as error:
@@ -81,10 +96,10 @@ class Collector:
         (ending,) = await self._completed(task_id, None, "trunk", [start])
         return ending, start.forks or []
 
-    async def _collect_group(self, task_id: str, size: int) -> None:
+    async def _collect_group(self, task_id: str, size: int, begun: Callable[[], None]) -> None:
         info = GroupInfo(task_id=task_id, size=size, channel=self.channel)
         await record(self.log, info)
-        await self.fill(info)
+        await self.fill(info, begun=begun)
 
     async def _completed(self, task_id: str, group_id: str | None, source: str, starts: list[Start]) -> list[Ending]:
         """One complete trajectory for each start; those that fail are tried again, together, while that makes sense."""
@@ -95,19 +110,24 @@ class Collector:
             failed = [ending for ending in endings if ending.how == "failed"]
             done += [ending for ending in endings if ending.how != "failed"]
             again = [start for start, ending in zip(starts, endings, strict=True) if ending.how == "failed"]
-            starts = [replace(start, gate=None) for start in again]
+            starts = [replace(start, gate=None, begun=lambda: None) for start in again]
             failures += len(failed)
             hopeless = next((ending for ending in failed if not ending.retry), None)
             if hopeless is not None:
-                raise EnvironmentFailed(f"task {task_id} cannot be played: {hopeless.why}")
+                kind = ForkRefused if hopeless.refused else EnvironmentFailed
+                raise kind(f"task {task_id} cannot be played: {hopeless.why}")
             if failures > self.config.max_failures:
                 raise EnvironmentFailed(f"{failures} trajectories of task {task_id} failed, the last: {failed[-1].why}")
         return done
 
     async def _run(self, task_id: str, group_id: str | None, source: str, start: Start) -> Ending:
+        if start.fork is not None and start.fork.boundary is not None:
+            source = FORK
         info = TrajectoryInfo(group_id=group_id, task_id=task_id, source=source, agent=self.player.agent)
         async with self._limit:
-            ending = await self.player.play(info, start)
+            start.begun()
+            judged = self.judges
+            ending = await (judged.play(self.player, info, start) if judged else self.player.play(info, start))
         self.on_ending(ending)
         return ending
 
@@ -150,6 +170,17 @@ class _AlikeGate:
         self._missing -= 1
         if not self._missing:
             self._open.set()
+
+
+def _at_the(last: int, what: Callable[[], None]) -> Callable[[], None]:
+    """Does `what` when it is called for the `last` time."""
+    calls = itertools.count(1)
+
+    def count() -> None:
+        if next(calls) == last:
+            what()
+
+    return count
 
 
 def _endless_seeds(seed: int) -> Iterator[int]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -23,6 +23,10 @@ from stepwell.types import Annotation, End, Record, TrajectoryInfo
 _log: Final = logging.getLogger(__name__)
 ALIKE: Final = "its siblings all took the same step"
 """Why siblings that could teach nothing are not played on."""
+
+
+PASSING: Final = (EngineError, EnvironmentFailed, PoolError)
+"""What failed around the agent, and may go well another time."""
 
 
 class Log(Protocol):
@@ -51,6 +55,8 @@ class RolloutConfig(Config):
     off: a critic values it (see `bootstrap_on_truncation`), and nothing acts on the answer."""
     concurrency: int = Field(default=32, ge=1)
     """Trajectories that run at once."""
+    workers: int = Field(default=2, ge=1)
+    """Processes that share them, where the mode is not `inline`."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds that one trajectory may take; a slower one has failed and is replaced. Null: as long as it likes."""
     step_timeout: float | None = Field(default=300.0, gt=0)
@@ -73,6 +79,8 @@ class Ending:
     why: str = ""
     retry: bool = False
     """Of a failure: whether the same may go well another time. It was something around the agent that failed."""
+    refused: bool = False
+    """Of a failure: whether its environment, or its agent, did not get to the state that it was to begin in."""
     reward: float = 0.0
     turns: int = 0
     tool_calls: int = 0
@@ -83,6 +91,7 @@ class Ending:
     response_tokens: int = 0
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
+    judge_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +104,8 @@ class Fork:
     """The state then; None where the gateway leads the agent there, by answers from the record."""
     view: View | None = None
     """What the policy was shown then."""
+    origin_id: str = ""
+    """That trajectory, where only the gateway's record of it tells what came before."""
 
 
 class Gate(Protocol):
@@ -121,6 +132,8 @@ class Start:
     """Asked after the first action of an environment's episode whether to go on."""
     forks: list[Fork] | None = None
     """Gets the state before each turn; an environment that cannot be forked then fails the trajectory."""
+    begun: Callable[[], None] = lambda: None
+    """Called when there is a place for it."""
 
 
 class Player(Protocol):
@@ -231,7 +244,10 @@ class _Play:
         else:
             raise ForkRefused("the state that the fork is to begin in was not kept")
         try:
-            await self._turns(episode, View(episode.opening) if fork is None or fork.view is None else fork.view)
+            await self._turns(
+                episode,
+                View(tuple(map(self._shown, episode.opening))) if fork is None or fork.view is None else fork.view,
+            )
         finally:
             self._note(environment_seconds=episode.seconds)
             await episode.close()
@@ -245,8 +261,8 @@ class _Play:
         """Note why. What failed around the agent may go well another time; what it asks for wrongly will not."""
         timed_out = isinstance(error, TimeoutError)
         why = f"took longer than {self.config.timeout} s" if timed_out else f"{type(error).__name__}: {error}"
-        retry = timed_out or isinstance(error, (EngineError, EnvironmentFailed, PoolError))
-        self._note(how="failed", why=why, retry=retry)
+        retry = timed_out or isinstance(error, PASSING)
+        self._note(how="failed", why=why, retry=retry, refused=isinstance(error, ForkRefused))
 
     async def _turns(self, episode: Episode, view: View) -> None:
         outcome, rewarded = Outcome(), False
@@ -272,7 +288,7 @@ class _Play:
                 self._note(how="truncated", why=ALIKE, turns=self.ending.turns + 1)
                 return
             outcome = await episode.step(action.message)
-            view = view.after(action.message, *map(self._cut, outcome.messages))
+            view = view.after(action.message, *map(self._shown, outcome.messages))
             self._count(action, outcome)
             if outcome.reward_parts:
                 await record(self.log, *_rewards(action.step_id, outcome))
@@ -317,13 +333,15 @@ class _Play:
             invalid_calls=ending.invalid_calls + outcome.invalid_calls,
         )
 
-    def _cut(self, message: Message) -> Message:
-        """A message that a tool drowned everything in, without its middle."""
+    def _shown(self, message: Message) -> Message:
+        """A message as the policy is shown it: without the middle of what a tool drowned everything in, and with a
+        question mark for what is no character."""
         most, text = self.config.max_observation, message.content
-        if len(text) <= most:
-            return message
-        head, tail = text[: most // 2], text[len(text) - most // 2 :]
-        return replace(message, content=f"{head}\n[{len(text) - most} characters left out]\n{tail}")
+        if len(text) > most:
+            head, tail = text[: most // 2], text[len(text) - most // 2 :]
+            text = f"{head}\n[{len(text) - most} characters left out]\n{tail}"
+        text = text.encode(errors="replace").decode()
+        return message if text == message.content else replace(message, content=text)
 
     def _note(self, **facts: object) -> None:
         self.ending = replace(self.ending, **facts)  # type: ignore[arg-type]  # names of its own fields

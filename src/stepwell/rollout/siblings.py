@@ -5,74 +5,106 @@ by several siblings, which play on to the end; between two turns the policy is u
 section 4.2). Trunks are in no group, so nobody trains on them.
 """
 
+import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from stepwell.algorithms.base import Siblings
-from stepwell.errors import InvalidRequest
+from stepwell.errors import ForkRefused, InvalidRequest
 from stepwell.rollout.group import Collector, all_of
 from stepwell.rollout.run import Fork, record
+from stepwell.rollout.trunks import Kept, Memory, Trunk, kept, once_more
 from stepwell.types import GroupInfo
 
 _FRUITLESS: Final = 4
 """So often turns are looked for, with new trunks in between, before siblings that are always alike are a mistake."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trunk:
-    """A trajectory that others are forked from."""
-
-    trajectory_id: str
-    task_id: str
-    forks: tuple[Fork, ...]
-    """The state before each of its turns."""
-
-
 class SiblingCollector:
-    """Makes the groups of one turn at a time. Begins anew with every process: trunks are not kept."""
+    """Makes the groups of one turn at a time."""
 
-    def __init__(self, collector: Collector, plan: Siblings) -> None:
-        """Let `collector` run what `plan` wants."""
+    def __init__(self, collector: Collector, plan: Siblings, memory: Memory | None = None) -> None:
+        """Let `collector` run what `plan` wants, beginning with what `memory` says was left; None: with new trunks."""
         self._collector = collector
         self._plan = plan
+        self._memory = memory
+        """Asked once, when the first groups are wanted: by then it is known which version they are for."""
         self._trunks: list[Trunk] = []
         self._turns: list[int] = []
         """That are still to be taken anew, in order."""
+        self._begun: frozenset[tuple[str, int]] = frozenset()
+        """(trunk, turn) that have their group already, from before an interruption."""
+        self._refused: ForkRefused | None = None
+        """Of these trunks: why siblings could not begin from the last state from which they could not."""
+        self._forked = False
+        """Of these trunks: whether there are siblings of any state."""
 
     @property
     def turns_left(self) -> int:
         """How many of the trunks' turns are still to be taken anew."""
         return len(self._turns)
 
-    async def collect(self, tasks: Iterator[str], count: int) -> int:
+    async def collect(self, tasks: Iterator[str], count: int, held: int = 0) -> int:
         """Make the groups of the next turn, at most `count`, and give their number, at least one.
 
         Where no turn is left there are new trunks first, of the next tasks. A turn of which all groups are dropped, as
-        nobody could learn from them, is passed over.
+        nobody could learn from them or they could not begin, is passed over. An update that has `held` groups gets no
+        other turn's: only what an interruption left undone of that turn, if anything, so the number may be 0 then.
 
         Raises:
             InvalidRequest: there are not so many tasks left, or siblings were alike at every turn of several trunks.
             EnvironmentFailed: too many trajectories of one trunk or group failed.
-            ForkRefused: the environment cannot be forked.
+            ForkRefused: the environment cannot be forked, or no siblings of these trunks could begin where they should.
         """
+        await self._remember()
+        if held:
+            return await self.take_next(count) if self._interrupted else 0
         for _ in range(_FRUITLESS):
             while self._turns:
-                turn = self._turns.pop(0)
-                there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
-                made = sum(await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in there[:count]]))
-                if made:
+                if made := await self.take_next(count):
                     return made
+            if self._refused is not None and not self._forked:
+                raise self._refused
             await self._grow(tasks, max(count // self._plan.trunks, 1))
         raise InvalidRequest(
             f"of {_FRUITLESS - 1} sets of trunks no turn made siblings that differ: the policy always does the same. "
             "Sample at a higher temperature, with more siblings (rollout.group_size), or set algorithm.skip_alike=false"
         )
 
+    @property
+    def _interrupted(self) -> bool:
+        return bool(self._turns) and any(turn == self._turns[0] for _, turn in self._begun)
+
+    async def _remember(self) -> None:
+        memory, self._memory = self._memory, None
+        left = await asyncio.to_thread(memory.left, self._collector.channel, self._plan) if memory else None
+        if memory is None or left is None:
+            return
+        places = asyncio.Semaphore(self._collector.config.concurrency)
+
+        async def again(own: Kept) -> Trunk | None:
+            async with places:
+                recorded = await asyncio.to_thread(memory.pool.trajectory, own.trajectory_id)
+                return await once_more(self._collector.player, own, recorded)
+
+        self._trunks = [trunk for trunk in await all_of([again(own) for own in left.trunks]) if trunk is not None]
+        self._turns, self._begun = list(left.turns), left.begun
+
+    async def take_next(self, count: int) -> int:
+        """Make the groups of the next turn that is left, at most `count`; there may be none. Raises as `collect`."""
+        turn = self._turns.pop(0)
+        there = [trunk for trunk in self._trunks if len(trunk.forks) > turn]
+        missing = [trunk for trunk in there if (trunk.trajectory_id, turn) not in self._begun]
+        made = sum(await all_of([self._take_anew(trunk, trunk.forks[turn]) for trunk in missing[:count]]))
+        self._forked |= made > 0
+        return made
+
     async def _grow(self, tasks: Iterator[str], count: int) -> None:
         chosen = self._collector.next_tasks(tasks, count)
         self._trunks = await all_of([self._trunk(task) for task in chosen for _ in range(self._plan.trunks)])
-        turns = list(range(max((len(trunk.forks) for trunk in self._trunks), default=0)))
+        await record(self._collector.log, kept(self._collector.channel, self._trunks))
+        turns = list(range(max(len(trunk.forks) for trunk in self._trunks)))
+        self._refused, self._forked = None, False
         self._turns = turns[::-1] if self._plan.order == "reverse" else turns
 
     async def _trunk(self, task_id: str) -> Trunk:
@@ -88,4 +120,8 @@ class SiblingCollector:
             origin_index=fork.step,
         )
         await record(self._collector.log, group)
-        return await self._collector.fill(group, fork, unless_alike=self._plan.skip_alike)
+        try:
+            return await self._collector.fill(group, fork, unless_alike=self._plan.skip_alike)
+        except ForkRefused as refusal:  # from this state; from others it may go well
+            self._refused = refusal
+            return False

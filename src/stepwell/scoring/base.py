@@ -38,6 +38,8 @@ class Score:
     """Reward parts of single steps: by step id, by name."""
     text: str = ""
     """Why, in words."""
+    asked: str = ""
+    """What somebody was asked, if the score is an answer."""
 
 
 class Scorer(Protocol):

@@ -17,7 +17,7 @@ from stepwell.pool.base import Pool, Receipt
 from stepwell.scoring import decision
 from stepwell.scoring.base import FOREIGN, Score, Scorer, ScorerConfig, Unusable, built, closed, told
 from stepwell.scoring.decision import name_of
-from stepwell.scoring.threads import Abandonable
+from stepwell.threads import Abandonable
 from stepwell.types import Annotation, Trajectory
 
 __all__ = ["Rescored", "name_of", "rescore"]

@@ -14,8 +14,10 @@ from torch import Tensor
 from stepwell.algorithms.base import Scope
 from stepwell.algorithms.objective import Aggregation, Objective
 from stepwell.errors import InvalidRecord
+from stepwell.policy.ranks import ALONE, Ranks
 from stepwell.policy.tree_attention import TreeAttention
-from stepwell.prefix_tree.pack import Merging, Packing, Part, pack
+from stepwell.prefix_tree.pack import Merging, Packing, Part
+from stepwell.trainer.division import divide
 from stepwell.trainer.ratios import gradient_scale
 from stepwell.trainer.reading import Reading
 from stepwell.types import NO_FLOATS, Credit, Floats, Group, Sample, Step
@@ -150,6 +152,8 @@ class MicroBatch:
     """float32 [K]."""
     value_weights: Tensor
     """float32 [K]: share in the value loss; over all micro-batches of an update they sum to 1."""
+    critic: bool
+    """Whether the critic takes part: it has something to learn here, or on another rank meanwhile."""
 
     def rows(self) -> list[Tensor]:
         """The whole token ids of each row, int64."""
@@ -158,21 +162,38 @@ class MicroBatch:
 
 
 def micro_batches(
-    samples: Sequence[Sample], objective: Objective, token_budget: int, merging: Merging = "auto"
+    samples: Sequence[Sample],
+    objective: Objective,
+    token_budget: int,
+    merging: Merging = "auto",
+    ranks: Ranks = ALONE,
 ) -> tuple[list[MicroBatch], Packing]:
-    """The micro-batches of at most `token_budget` tokens (a longer sample gets its own), and how they came about.
+    """This rank's micro-batches of at most `token_budget` tokens (a longer sample gets its own), and how they came
+    about. All ranks have equally many, some maybe without samples.
 
-    The result of an update depends neither on the budget nor on merging: weights are those of the whole set.
+    The result of an update depends neither on the budget nor on merging nor on ranks: weights are those of the whole
+    set.
     """
     weights = token_weights(samples, objective.aggregation)
     scales = gradient_scale(samples, weights, objective.ratio)
     total_values = sum(len(s.value_targets) for s in samples)
-    packing = pack([s.token_ids for s in samples], token_budget, merging)
-    return [_micro_batch(samples, part, weights, scales, total_values) for part in packing.parts], packing
+    division = divide([s.token_ids for s in samples], token_budget, merging, ranks.count)
+    made = []
+    for parts in division.rounds:
+        learns = any(len(samples[i].value_targets) for part in parts for i in part.rows)
+        own = parts[ranks.rank]
+        made.append(_micro_batch(samples, own, weights, scales, critic=learns, total_values=total_values))
+    return made, division.packing
 
 
 def _micro_batch(
-    every: Sequence[Sample], part: Part, weights: Sequence[Floats], scales: Sequence[Floats], total_values: int
+    every: Sequence[Sample],
+    part: Part,
+    weights: Sequence[Floats],
+    scales: Sequence[Floats],
+    *,
+    critic: bool,
+    total_values: int,
 ) -> MicroBatch:
     samples, tree = [every[i] for i in part.rows], part.tree
     starts = [s.prompt_length - 1 for s in samples]
@@ -199,12 +220,13 @@ def _micro_batch(
         value_targets=_float32([s.value_targets for s in samples]),
         old_values=_float32([s.old_values for s in samples]),
         value_weights=torch.full((sum(map(len, value_at)),), 1 / max(total_values, 1)),
+        critic=critic,
     )
 
 
 def _int64(parts: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+    return torch.from_numpy(np.concatenate(parts or [np.empty(0)]).astype(np.int64))
 
 
 def _float32(parts: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+    return torch.from_numpy(np.concatenate(parts or [np.empty(0)]).astype(np.float32))

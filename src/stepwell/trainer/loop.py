@@ -6,8 +6,9 @@ lease, so no batch is lost and none is trained on twice.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +21,11 @@ from stepwell.curation.selection import Selection
 from stepwell.errors import ConfigError, InvalidRequest, NotFound
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import Lease, LeaseSpec
+from stepwell.trainer.ahead import Ahead, Producer
 from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
 from stepwell.trainer.collate import bounded, make_samples, whiten
 from stepwell.trainer.evidence import Evidence
+from stepwell.trainer.staleness import lag, staleness
 from stepwell.trainer.sweep import sweep_update
 from stepwell.trainer.update import Learner, Watch
 from stepwell.types import Group, Sample, UpdateInfo
@@ -35,10 +38,17 @@ class TrainerConfig(Config):
     """Policy version at which training stops at the latest."""
     stop_at_reward: float | None = None
     """Training stops earlier, once the rollouts of the last five updates earned this much on average."""
+    stop_at_tokens: int | None = Field(default=None, ge=1)
+    """Training stops earlier, once so many response tokens were sampled for its updates, in all of the run's processes
+    together: the sum of their metric `sampled_tokens`, in which trunks, dropped siblings and failures count too."""
     groups_per_update: int = Field(default=16, ge=1)
     """Groups that each update trains on."""
     lease_seconds: float = Field(default=3600.0, gt=0)
     """How long the trainer may hold a batch before the pool hands it to somebody else."""
+    max_staleness: int = Field(default=0, ge=0)
+    """0: each update trains on what the policy sampled as it is then, and sampling waits for the update. More: sampling
+    goes on during updates, and so many of them may lie between a trajectory's first token and its own (see
+    `algorithm.old_logprobs` and `algorithm.correction` for what to do about it)."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
 
@@ -93,6 +103,10 @@ class Trainer:
         self._on_micro_batch = on_micro_batch
         self._evidence = Evidence(learner, algorithm, language)
         self._unacknowledged: list[str] = []
+        self._published = 0
+        """The version that whoever samples has; only looked at while they sample ahead."""
+        self.publish: Callable[[], None] = lambda: None
+        """Called after each update, in a thread: returns once whoever samples has its weights."""
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none. What a killed run still held is given back."""
@@ -117,31 +131,82 @@ class Trainer:
         save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress, snapshots)
 
     async def updates(self, collect: Collect, measured: Measured = dict) -> AsyncIterator[UpdateInfo]:
-        """Train until `config.updates` or `config.stop_at_reward`; `measured` is asked once the groups are there.
+        """Train until `config.updates`, or until it is enough; `measured` is asked once the groups are there.
 
         Yields each update after it is published and recorded, and checkpointed and acknowledged if that was its turn.
         """
-        while self._learner.policy.version < self._config.updates and not await asyncio.to_thread(self._good_enough):
+        async for update in self._updates(partial(self._lease, collect), measured):
+            yield update
+
+    async def updates_ahead(
+        self, producer: Callable[[Sequence[str]], Producer], measured: Measured = dict
+    ) -> AsyncGenerator[UpdateInfo, None]:
+        """As `updates`, of groups that are made in the meantime, at most `config.max_staleness` updates old.
+
+        `producer` is told of which tasks there are groups already, and makes those after them.
+
+        Raises:
+            ConfigError: the algorithm's groups must be sampled by the policy as it is.
+        """
+        if self._algorithm.siblings is not None:
+            raise ConfigError("siblings are sampled turn by turn, each after an update: set trainer.max_staleness=0")
+        config = self._config
+        self._published = self._learner.policy.version
+
+        async def lease() -> Lease:
+            return await asyncio.to_thread(self._lease_ready, 1, max(self._published - config.max_staleness, 0))
+
+        ready: list[Lease] = []
+        while (one := await lease()).groups:
+            ready.append(one)
+        ahead = Ahead(
+            producer([group.info.task_id for one in ready for group in one.groups]),
+            lease,
+            lambda: self._published,
+            per_update=config.groups_per_update,
+            max_staleness=config.max_staleness,
+            ready=ready,
+        )
+        async with ahead:
+            async for update in self._updates(ahead.batch, lambda: {**measured(), **ahead.measured()}):
+                yield update
+
+    async def _updates(
+        self, batch: Callable[[], Awaitable[list[Lease]]], measured: Measured
+    ) -> AsyncIterator[UpdateInfo]:
+        while self._learner.policy.version < self._config.updates and not await asyncio.to_thread(self._enough):
             started = time.perf_counter()
-            leases = await self._lease(collect)
+            leases = await batch()
             collected = time.perf_counter()
             others = measured()
             metrics = await asyncio.to_thread(self._learn, _in_order(leases))
+            learnt = time.perf_counter()
+            await asyncio.to_thread(self.publish)
+            self._published = self._learner.policy.version
             metrics |= {
                 **others,
+                **lag(metrics),
                 "seconds_collect": collected - started,
-                "seconds_learn": time.perf_counter() - collected,
+                "seconds_learn": learnt - collected,
+                "seconds_publish": time.perf_counter() - learnt,
             }
             yield await asyncio.to_thread(self._finish, leases, metrics)
 
-    def _good_enough(self) -> bool:
-        if self._config.stop_at_reward is None:
+    def _enough(self) -> bool:
+        if self._config.stop_at_reward is None and self._config.stop_at_tokens is None:
             return False
         version = self._learner.policy.version  # a run that was killed may have recorded later ones, which it will redo
-        made = [u for u in self._run.pool.updates(self._run.name) if u.policy_version <= version]
-        recent = made[-_RECENT:]
-        mean = float(np.mean([dict(u.metrics)["reward_mean"] for u in recent])) if recent else 0.0
-        return len(recent) == _RECENT and mean >= self._config.stop_at_reward
+        made = [dict(u.metrics) for u in self._run.pool.updates(self._run.name) if u.policy_version <= version]
+        return self._good_enough(made) or self._spent(made)
+
+    def _good_enough(self, made: Sequence[Mapping[str, float]]) -> bool:
+        if self._config.stop_at_reward is None or len(made) < _RECENT:
+            return False
+        return float(np.mean([metrics["reward_mean"] for metrics in made[-_RECENT:]])) >= self._config.stop_at_reward
+
+    def _spent(self, made: Sequence[Mapping[str, float]]) -> bool:
+        budget = self._config.stop_at_tokens
+        return budget is not None and sum(metrics.get("sampled_tokens", 0.0) for metrics in made) >= budget
 
     async def _lease(self, collect: Collect) -> list[Lease]:
         """Fresh groups for one update: first what is ready already (after a restart, say), then what is missing."""
@@ -175,7 +240,7 @@ class Trainer:
         return self._run.pool.lease(spec)
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
-        metrics = _collection_metrics(groups)
+        metrics = _collection_metrics(groups) | staleness(groups, self._learner.policy.version)
         if self._algorithm.regroup is not None:
             groups = self._algorithm.regroup(groups)
         self._evidence.refresh()
@@ -220,7 +285,7 @@ class Trainer:
         self._unacknowledged += [lease.id for lease in leases]
         update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
         self._run.pool.put(update)
-        done = version >= self._config.updates or self._good_enough()
+        done = version >= self._config.updates or self._enough()
         if done or version % self._config.checkpoint_every == 0:
             self.save()
             for lease_id in self._unacknowledged:
@@ -254,6 +319,7 @@ def _collection_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward_std": float(rewards.std()),
         "trajectories": float(len(trajectories)),
         "steps_per_trajectory": float(np.mean(steps)),
+        "sampled_tokens": float(sum(len(step.response_ids) for t in trajectories for step in t.steps)),
         "truncated_rate": float(np.mean([t.status == "truncated" for t in trajectories])),
     }
     parts: dict[str, list[float]] = {}

@@ -4,12 +4,14 @@ Shape letters: M response tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.policy.ranks import Ranks
 from stepwell.prefix_tree.pack import Packing
 from stepwell.trainer.losses import kl_estimate
 from stepwell.trainer.ratios import MAX_LOG_RATIO
@@ -40,6 +42,14 @@ class Totals:
     flat_tokens: int = 0
     tree_tokens: int = 0
     tree_seconds: float = 0.0
+
+    def over(self, ranks: Ranks) -> "Totals":
+        """Those of all ranks together, on each of them."""
+        every: dict[str, Any] = {}
+        for names, joined in ((_ADDED, ranks.total), (_LARGEST, ranks.largest)):
+            own = torch.tensor([getattr(self, name) for name in names], dtype=torch.float64)
+            every |= dict(zip(names, joined(own).tolist(), strict=True))
+        return replace(self, **every)
 
     @torch.no_grad()
     def tokens_seen(self, new_m: Tensor, old_m: Tensor, rollout_m: Tensor, reference_m: Tensor) -> None:
@@ -93,6 +103,14 @@ class Totals:
         if corrected:
             metrics |= {"correction_mean": self.correction / tokens, "masked_rate": self.masked / tokens}
         return metrics | _critic(samples)
+
+
+_ADDED: Final = (
+    *("tokens", "policy_loss", "value_loss", "entropy", "clipped", "kl", "reference_kl"),
+    *("ratio_sum", "gap", "correction", "masked"),
+)
+"""What ranks see of their own micro-batches only; whatever is not here is the same on all of them."""
+_LARGEST: Final = ("ratio_max", "ratio_error", "gap_max", "tree_seconds")
 
 
 def _critic(samples: Sequence[Sample]) -> dict[str, float]:

@@ -1,13 +1,17 @@
 """AdamW for the policy and its critic, with a learning rate that follows a schedule."""
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from stepwell.config import Config
 from stepwell.policy.model import Policy
+from stepwell.policy.shards import whole
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -53,6 +57,13 @@ def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW
         ],
         betas=config.betas,
     )
+
+
+def clip_gradient(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
+    """Scale a gradient down to the norm `limit`; gives the norm that it had, over all ranks if it is sharded."""
+    norm = whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    clip_grads_with_norm_(parameters, limit, norm)
+    return norm
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, config: OptimizerConfig, update: int) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from stepwell.prefix_tree.tree import Places
 
 _READ = np.dtype([("place", np.int64), ("temperature", np.float32)])
+_NONE = np.empty(0, _READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Reading:
     @classmethod
     def of(cls, rows: Sequence[Places], temperatures: Sequence[float]) -> "Reading":
         """What rows read: the places before their tokens, end to end, and one temperature per row."""
-        wanted = np.concatenate([_marked(at, t) for at, t in zip(rows, temperatures, strict=True)])
+        wanted = np.concatenate([_NONE, *(_marked(at, t) for at, t in zip(rows, temperatures, strict=True))])
         found, of_token = np.unique(wanted, return_inverse=True)
         parts = (found["place"].copy(), found["temperature"].copy(), of_token.astype(np.int64))
         return cls(*map(torch.from_numpy, parts))

@@ -1,17 +1,19 @@
 """Log-probabilities of responses under the policy as it is, and the critic's values, without gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from stepwell.policy.model import Policy
 from stepwell.policy.tree_attention import laid_out
-from stepwell.prefix_tree.pack import Merging, pack
+from stepwell.prefix_tree.pack import Merging, Part
 from stepwell.prefix_tree.tree import PrefixTree
+from stepwell.trainer.division import Division, divide
 from stepwell.trainer.reading import Reading
-from stepwell.types import NO_FLOATS, Floats, Ids, Sample
+from stepwell.types import Floats, Ids, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,12 @@ def response_logprobs(
     policy: Policy, rows: Sequence[Scored], token_budget: int, merging: Merging = "auto"
 ) -> list[Floats]:
     """Log-probability of each response token, nats, float32 [R] per row; passes have at most `token_budget` tokens."""
-    found: list[Floats] = [NO_FLOATS] * len(rows)
     whole = [np.concatenate([row.prompt_ids, row.response_ids]) for row in rows]
-    for part in pack(whole, token_budget, merging).parts:
-        scores = _one_pass(policy, part.tree, [rows[i] for i in part.rows])
-        for i, logprobs in zip(part.rows, scores, strict=True):
-            found[i] = logprobs
-    return found
+
+    def scores(part: Part) -> list[Floats]:
+        return _one_pass(policy, part.tree, [rows[i] for i in part.rows])
+
+    return _part_by_part(policy, divide(whole, token_budget, merging, policy.ranks.count), scores)
 
 
 def _one_pass(policy: Policy, tree: PrefixTree, rows: Sequence[Scored]) -> list[Floats]:
@@ -51,10 +52,11 @@ def _one_pass(policy: Policy, tree: PrefixTree, rows: Sequence[Scored]) -> list[
     before = [len(row.prompt_ids) - 1 for row in rows]
     places = [tree.places(i, b, b + len(row.response_ids)) for i, (b, row) in enumerate(zip(before, rows, strict=True))]
     reading = Reading.of(places, [row.temperature for row in rows])
-    targets = torch.from_numpy(np.concatenate([row.response_ids for row in rows]).astype(np.int64))
+    responses = [row.response_ids for row in rows]
+    targets = torch.from_numpy(np.concatenate(responses or [np.empty(0, np.int32)]).astype(np.int64))
     logp = (policy.logits(hidden[reading.places]) / reading.temperatures[:, None]).log_softmax(-1)
     chosen = logp[reading.of_token, targets].numpy()
-    return np.split(chosen, np.cumsum([len(r.response_ids) for r in rows])[:-1])
+    return np.split(chosen, np.cumsum(list(map(len, responses)))[:-1]) if rows else []
 
 
 @torch.no_grad()
@@ -62,11 +64,20 @@ def state_values(
     policy: Policy, rows: Sequence[Ids], starts: Sequence[int], token_budget: int, merging: Merging = "auto"
 ) -> list[Floats]:
     """The critic's values after each token of a row from place `starts` on: float32 [len(row) - start] per row."""
-    found: list[Floats] = [NO_FLOATS] * len(rows)
-    for part in pack(rows, token_budget, merging).parts:
+
+    def values(part: Part) -> list[Floats]:
         packed = laid_out(part.tree)
         states = policy.critic_states(None if policy.own_critic else policy.hidden(*packed), *packed)
-        values = policy.values(states).numpy()
-        for place, i in enumerate(part.rows):
-            found[i] = values[part.tree.places(place, starts[i])]
-    return found
+        found = policy.values(states).numpy()
+        return [found[part.tree.places(place, starts[i])] for place, i in enumerate(part.rows)]
+
+    return _part_by_part(policy, divide(rows, token_budget, merging, policy.ranks.count), values)
+
+
+def _part_by_part(policy: Policy, division: Division, scores: Callable[[Part], list[Floats]]) -> list[Floats]:
+    """Of every row, in their order: each rank computes its parts, and tells the others."""
+    own: dict[int, Floats] = {}
+    for part in (parts[policy.ranks.rank] for parts in division.rounds):
+        own.update(zip(part.rows, policy.evaluated(partial(scores, part)), strict=True))
+    every = {row: found for share in policy.ranks.exchanged(own) for row, found in share.items()}
+    return [every[row] for row in range(len(every))]

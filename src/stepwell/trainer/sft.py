@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from stepwell.errors import InvalidRecord
 from stepwell.policy.model import Policy
 from stepwell.policy.tree_attention import laid_out
 from stepwell.prefix_tree.tree import merged
+from stepwell.trainer.optimizer import clip_gradient
 from stepwell.types import Ids
 
 
@@ -40,11 +42,15 @@ def supervised_update(
     places = [(tree.places(i), np.flatnonzero(row.mask)) for i, row in enumerate(rows)]
     predicting = torch.from_numpy(np.concatenate([at[produced - 1] for at, produced in places]))
     targets = torch.from_numpy(np.concatenate([row.ids[row.mask] for row in rows]).astype(np.int64))
-    hidden = policy.hidden(*laid_out(tree))
-    loss = torch.nn.functional.cross_entropy(policy.logits(hidden[predicting]), targets)
+
+    def cross_entropy() -> Tensor:
+        hidden = policy.hidden(*laid_out(tree))
+        return torch.nn.functional.cross_entropy(policy.logits(hidden[predicting]), targets)
+
     optimizer.zero_grad(set_to_none=True)
+    loss = policy.evaluated(cross_entropy)  # of ranks, each computes the same: their mean is that, too
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.trainable_parameters(), grad_clip)
+    clip_gradient(policy.trainable_parameters(), grad_clip)
     with policy.writing():
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -4,9 +4,11 @@ Shape letters: N tokens of a tree, U of its places, M response tokens, W vocabul
 """
 
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,11 +19,13 @@ from stepwell.algorithms.base import Scope
 from stepwell.algorithms.objective import Objective
 from stepwell.errors import NonFiniteUpdate
 from stepwell.policy.model import Policy
+from stepwell.policy.ranks import ALONE, Ranks
+from stepwell.policy.sharding import ShardingConfig, shard
 from stepwell.prefix_tree.pack import MICRO_BATCH_TOKENS, Merging
 from stepwell.trainer.collate import MicroBatch, micro_batches
 from stepwell.trainer.losses import correction_weights, entropy, kl_estimate, policy_loss, value_loss
 from stepwell.trainer.metrics import Totals
-from stepwell.trainer.optimizer import OptimizerConfig, make_optimizer, set_learning_rates
+from stepwell.trainer.optimizer import OptimizerConfig, clip_gradient, make_optimizer, set_learning_rates
 from stepwell.trainer.ratios import log_ratio
 from stepwell.trainer.scoring import state_values
 from stepwell.types import Floats, Sample, Step
@@ -45,12 +49,22 @@ class LearnerConfig(OptimizerConfig):
     that saves 5 % of all tokens or more (`auto`). Changes no result."""
     seed: int = Field(default=0, ge=0)
     """Of the shuffles; with the update's and the epoch's number it gives the order, so a resumed run has the same."""
+    sharding: ShardingConfig = ShardingConfig()
+    """How several processes train together."""
 
 
 class Learner:
-    """Owns the optimiser; changes the policy it was given."""
+    """Owns the optimiser; changes the policy it was given.
 
-    def __init__(self, policy: Policy, config: LearnerConfig) -> None:
+    Of several ranks, each has a learner, calls the same methods in the same order with the same data, and gets the same
+    results. Whatever follows from the data alone (credit, whitening, weights) each computes for itself, and so exactly
+    as one process would; what is divided are forward and backward passes.
+    """
+
+    def __init__(self, policy: Policy, config: LearnerConfig, ranks: Ranks = ALONE) -> None:
+        """With several `ranks`, the policy is sharded over them from now on."""
+        if ranks.count > 1:
+            shard(policy, ranks, config.sharding)
         self.policy = policy
         self.config = config
         self.optimizer = make_optimizer(policy, config)
@@ -86,6 +100,7 @@ class Learner:
         Raises:
             NonFiniteUpdate: no optimiser step had a finite gradient; weights and version are as before. Where only some
                 had none, those are skipped, and counted as `skipped_optimizer_steps`.
+            InvalidRequest: another rank was given other samples.
         """
         with Updating(self, objective, watch) as update:
             for part in self._parts(samples, objective):
@@ -115,6 +130,15 @@ def _units(samples: Sequence[Sample], *, whole_trajectories: bool) -> list[list[
     for sample in samples:
         units.setdefault(sample.trajectory_id if whole_trajectories else sample.step_id, []).append(sample)
     return sorted(units.values(), key=lambda unit: sorted(map(_content, unit)))
+
+
+def _fingerprint(samples: Sequence[Sample]) -> int:
+    """Of all numbers that decide on an optimiser step and its passes."""
+    found = 0
+    for sample in samples:
+        for part in (sample.step_id.encode(), sample.old_logprobs.tobytes(), *_content(sample)):
+            found = zlib.crc32(part, found)
+    return found
 
 
 def _content(sample: Sample) -> tuple[bytes, ...]:
@@ -153,20 +177,21 @@ class Updating:
 
     def step(self, samples: Sequence[Sample]) -> None:
         """One optimiser step on `samples`, at least one."""
+        policy, limit = self._policy, self._config.grad_clip
+        policy.ranks.refuse_difference(partial(_fingerprint, samples))
         self._optimizer.zero_grad(set_to_none=True)
         before, self._weight = replace(self._totals), 0.0
-        config = self._config
-        start = time.perf_counter()
-        batches, packing = micro_batches(samples, self._objective, config.micro_batch_tokens, config.tree)
-        self._totals.packed(packing, time.perf_counter() - start)
+        batches = self._packed(samples)
         for batch, shared in zip(batches, self._shared(batches, samples), strict=True):
-            if self._watch:
+            if self._watch and batch.samples:
                 self._watch(batch)
-            self._accumulate(batch, shared)
-        norm = torch.nn.utils.clip_grad_norm_(self._policy.trainable_parameters(), self._config.grad_clip)
-        critic_norm = torch.nn.utils.clip_grad_norm_(self._policy.critic_parameters(), self._config.grad_clip)
+            loss = policy.evaluated(partial(self._loss, batch, shared))
+            (policy.ranks.count * loss).backward()  # gradients of ranks are averaged, while their losses are to add up
+        norm = clip_gradient(policy.trainable_parameters(), limit)
+        critic_norm = clip_gradient(policy.critic_parameters(), limit)
+        weight = float(policy.ranks.total(torch.tensor(self._weight, dtype=torch.float64)))
         finite = torch.isfinite(norm) and torch.isfinite(critic_norm)
-        if not (finite and self._weight):
+        if not (finite and weight):
             self._why = "the correction masks every token" if finite else f"the gradient is not finite (norm {norm})"
             self._totals = replace(before, skipped=before.skipped + 1)
             return
@@ -179,7 +204,15 @@ class Updating:
     def metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
         """What was measured, once the update is over."""
         corrected = self._objective.correction != "none"
-        return self._totals.named(samples, corrected=corrected) | {"lr": self._lr}
+        return self._totals.over(self._policy.ranks).named(samples, corrected=corrected) | {"lr": self._lr}
+
+    def _packed(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        config, start = self._config, time.perf_counter()
+        batches, packing = micro_batches(
+            samples, self._objective, config.micro_batch_tokens, config.tree, self._policy.ranks
+        )
+        self._totals.packed(packing, time.perf_counter() - start)
+        return batches
 
     def _shared(self, batches: Sequence[MicroBatch], samples: Sequence[Sample]) -> list[Tensor | None]:
         """For ratios that span micro-batches, what those at hand cannot tell (see `log_ratio`): a pass of its own."""
@@ -187,15 +220,19 @@ class Updating:
         if kind not in ("sqrt", "sequence"):
             return [None] * len(batches)
         with torch.no_grad():
-            differences = [self._logprobs(batch)[1] - batch.old_logprobs for batch in batches]
+            differences = [
+                self._policy.evaluated(partial(self._logprobs, batch))[1] - batch.old_logprobs for batch in batches
+            ]
+        z, ranks = torch.cat(differences), self._policy.ranks
         if kind == "sqrt":
-            return [torch.cat(differences).mean()] * len(batches)
+            total, tokens = ranks.total(torch.stack([z.sum(), z.new_tensor(len(z))]))
+            return [total / tokens] * len(batches)
         names = {name: number for number, name in enumerate(dict.fromkeys(s.trajectory_id for s in samples))}
         of_sample = torch.tensor([names[s.trajectory_id] for s in samples])
-        units = [of_sample[torch.tensor(batch.samples)][batch.row] for batch in batches]
-        unit, z = torch.cat(units), torch.cat(differences)
-        count = torch.zeros(len(names)).index_add(0, unit, torch.ones_like(z))
-        mean = torch.zeros(len(names)).index_add(0, unit, z) / count.clamp(min=1)
+        units = [of_sample[torch.tensor(batch.samples, dtype=torch.int64)][batch.row] for batch in batches]
+        of_unit = z.new_zeros(2, len(names)).index_add(1, torch.cat(units), torch.stack([z, torch.ones_like(z)]))
+        total, tokens = ranks.total(of_unit)
+        mean = total / tokens.clamp(min=1)
         return [mean[of_batch] for of_batch in units]
 
     def _logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,7 +241,8 @@ class Updating:
         logp = (self._policy.logits(hidden[batch.read]) / batch.scales[:, None]).log_softmax(-1)
         return hidden, logp[batch.predicting, batch.targets], logp
 
-    def _accumulate(self, batch: MicroBatch, shared: Tensor | None) -> None:
+    def _loss(self, batch: MicroBatch, shared: Tensor | None) -> Tensor:
+        """Of one micro-batch, in a pass that is also measured."""
         objective, totals = self._objective, self._totals
         hidden, new, logp = self._logprobs(batch)
         ratios = log_ratio(
@@ -222,7 +260,7 @@ class Updating:
         totals.tokens_seen(new.detach(), batch.old_logprobs, batch.logprobs, batch.reference_logprobs)
         critic = self._critic_loss(batch, hidden)
         totals.value_loss += critic.item()
-        (loss + self._regularised(batch, new, logp) + objective.value_coefficient * critic).backward()
+        return loss + self._regularised(batch, new, logp) + objective.value_coefficient * critic
 
     def _regularised(self, batch: MicroBatch, new: Tensor, logp: Tensor) -> Tensor:
         """What is added to the policy's loss: divergence from the reference, and entropy."""
@@ -235,7 +273,7 @@ class Updating:
         return extra
 
     def _critic_loss(self, batch: MicroBatch, hidden: Tensor) -> Tensor:
-        if not len(batch.value_at):
+        if not batch.critic:
             return torch.zeros(())
         states = self._policy.critic_states(hidden, batch.ids, batch.positions, batch.plan)
         values = self._policy.values(states[batch.value_at])

@@ -58,7 +58,9 @@ class _Combined:
             whole = _sum(whole, score.parts, weight)
             for step_id, parts in score.steps.items():
                 steps[step_id] = _sum(steps[step_id], parts, weight)
-        return Score(parts=whole, steps=steps, text="\n\n".join(score.text for _, score in said if score.text))
+        text = "\n\n".join(score.text for _, score in said if score.text)
+        asked = "\n\n".join(score.asked for _, score in said if score.asked)
+        return Score(parts=whole, steps=steps, text=text, asked=asked)
 
     async def aclose(self) -> None:
         """See `Scorer`."""

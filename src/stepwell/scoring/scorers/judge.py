@@ -114,7 +114,7 @@ class _Judge:
         lowest, highest = self._config.scale
         if not lowest <= value <= highest:
             raise EngineError(f"the judge gave {value:g}, but the scale goes from {lowest:g} to {highest:g}")
-        return Score(parts={self._config.name: (value - lowest) / (highest - lowest)}, text=reason)
+        return Score(parts={self._config.name: (value - lowest) / (highest - lowest)}, text=reason, asked=prompt)
 
     def _prompt(self, trajectory: Trajectory) -> str | None:
         """None if there is nothing to judge, or nothing to compare it with."""

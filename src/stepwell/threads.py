@@ -1,10 +1,15 @@
 """Threads for functions that may never return: nobody waits for them, neither an event loop that closes nor the
 interpreter when it ends, so that an interrupt always comes through."""
 
+import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeVar
+
+_T = TypeVar("_T")
 
 
 class Abandonable(ThreadPoolExecutor):
@@ -23,6 +28,23 @@ class Abandonable(ThreadPoolExecutor):
         """Wait for nobody."""
 
 
+_THREADS: Final = Abandonable()
+
+
+async def in_thread(function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+    """As `asyncio.to_thread`, in a thread of its own: one that hangs takes nobody's place, and nobody waits for it.
+
+    Whoever awaits it must catch a SystemExit of the function's, which would end the event loop.
+    """
+    call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, SystemExit):
+            raise error.__cause__ from None
+        raise
+
+
 def _run(future: Future[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     if not future.set_running_or_notify_cancel():
         return
@@ -31,6 +53,12 @@ def _run(future: Future[Any], function: Callable[..., Any], args: Any, kwargs: A
     except BaseException as error:
         # No event loop takes a StopIteration. The others would end it, but nobody but the function itself raises here.
         plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        future.set_exception(error if plain else RuntimeError(f"{type(error).__name__}: {error}"))
+        future.set_exception(error if plain else _as_error(error))
     else:
         future.set_result(result)
+
+
+def _as_error(error: BaseException) -> RuntimeError:
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

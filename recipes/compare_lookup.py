@@ -1,0 +1,196 @@
+"""Four algorithms on one task, at equal sampled tokens: what `recipes/lookup_curves.png` was made by.
+
+Each trains `lookup` from the same warm-up on the same tasks, and is tried on the same held-out tasks as it goes.
+`algorithm.use` differs, and with it what the algorithm needs: the size of its groups, how many make an update, and a
+learning rate that was looked for with another seed than those here. A run that was interrupted begins where it stopped
+with the runs that it had not finished.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from scipy import stats
+
+from stepwell.cli.config import RecipeConfig
+from stepwell.cli.recipes import find_recipe
+from stepwell.cli.training import TrainingRun, training_run
+from stepwell.config import load_config
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+SETTINGS = {
+    "grpo": ("rollout.group_size=8", "trainer.groups_per_update=16", "learner.lr=3e-4"),
+    "steppo": (),
+    "stepopsd": ("rollout.group_size=8", "trainer.groups_per_update=16", "learner.lr=3e-4"),
+    "rtpo": (
+        "rollout.group_size=4",
+        "trainer.groups_per_update=16",
+        "learner.lr=3e-4",
+        "algorithm.baseline=leave_one_out",
+    ),
+}
+"""What each changes of `recipes/lookup.yaml`."""
+_TRIALS = 128
+"""Held-out tasks, the same at each point."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """How good a run is after so much of everything."""
+
+    tokens: int
+    """Sampled for training, in all trajectories that were played, trunks and dropped ones too."""
+    steps: int
+    """Of the environment, in these."""
+    updates: int
+    seconds: float
+    """Of collecting and learning, without the trials."""
+    success: float
+    """Share of the held-out tasks that were solved."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """One run."""
+
+    algorithm: str
+    seed: int
+    points: Sequence[Point]
+
+
+def course(algorithm: str, seed: int, budget: int, every: int) -> Course:
+    """Train until `budget` tokens were sampled, tried each `every` tokens."""
+    torch.set_num_threads(1)
+    changes = (
+        f"algorithm.use={algorithm}",
+        *SETTINGS[algorithm],
+        f"seed={seed}",
+        f"rollout.seed={seed}",
+        f"trainer.stop_at_tokens={budget}",
+        "trainer.updates=100000",
+        "trainer.stop_at_reward=null",
+        "trainer.checkpoint_every=100000",
+    )
+    recipe = load_config(RecipeConfig, find_recipe("lookup"), changes)
+    with tempfile.TemporaryDirectory() as folder, training_run(recipe, Path(folder) / "run") as run:
+        return Course(algorithm, seed, asyncio.run(_points(run, every)))
+
+
+async def _points(run: TrainingRun, every: int) -> list[Point]:
+    pool, tasks = run.served.pool, list(run.tasks.tasks("test"))[:_TRIALS]
+    points = [Point(0, 0, 0, 0.0, await _success(run, tasks))]
+    tokens, steps, seconds, tried = 0.0, 0, 0.0, pool.stats().steps
+    async with aclosing(run.updates()) as updates:
+        async for update in updates:
+            metrics = dict(update.metrics)
+            tokens += metrics.get("sampled_tokens", 0.0)
+            seconds += metrics["seconds_collect"] + metrics["seconds_learn"]
+            if tokens >= points[-1].tokens + every:
+                steps += pool.stats().steps - tried
+                success = await _success(run, tasks)
+                tried = pool.stats().steps
+                points.append(Point(int(tokens), steps, update.policy_version, seconds, success))
+    return points
+
+
+async def _success(run: TrainingRun, tasks: Sequence[str]) -> float:
+    endings = await run.evaluate(tasks, 1.0)
+    return float(np.mean([ending.reward for ending in endings]))
+
+
+def _run(job: tuple[str, int, int, int]) -> Course:
+    return course(*job)
+
+
+def all_courses(seeds: int, budget: int, every: int, kept: Path, workers: int) -> list[Course]:
+    """All runs; those that `kept` holds already are not made again."""
+    kept.mkdir(parents=True, exist_ok=True)
+    jobs = [(name, seed, budget, every) for seed in range(1, seeds + 1) for name in SETTINGS]
+    files = {job: kept / f"{job[0]}-{job[1]}-{budget}.json" for job in jobs}
+    missing = [job for job in jobs if not files[job].exists()]
+    with (
+        Progress(console=Console(stderr=True)) as bar,
+        ProcessPoolExecutor(workers, get_context("spawn")) as processes,
+    ):
+        task = bar.add_task("runs", total=len(missing))
+        futures = {processes.submit(_run, job): job for job in missing}
+        for future in as_completed(futures):
+            files[futures[future]].write_text(json.dumps(asdict(future.result())) + "\n", encoding="utf-8")
+            bar.advance(task)
+    return [_read(file) for file in files.values()]
+
+
+def _read(file: Path) -> Course:
+    told = json.loads(file.read_text(encoding="utf-8"))
+    return Course(told["algorithm"], told["seed"], [Point(**point) for point in told["points"]])
+
+
+def plot(courses: Iterable[Course], budget: int, path: Path) -> None:
+    """Held-out success over sampled tokens: the mean over seeds, and its 95 % interval by Student's t."""
+    figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    grid = np.linspace(0, budget, 60)
+    courses = list(courses)
+    for name in SETTINGS:
+        own = [one for one in courses if one.algorithm == name]
+        curves = np.array([np.interp(grid, [p.tokens for p in c.points], [p.success for p in c.points]) for c in own])
+        mean = curves.mean(0)
+        (line,) = axis.plot(grid / 1000, mean, label=f"{name} ({len(own)} seeds)")
+        if len(own) > 1:
+            half = stats.t.ppf(0.975, len(own) - 1) * curves.std(0, ddof=1) / np.sqrt(len(own))
+            axis.fill_between(grid / 1000, mean - half, mean + half, alpha=0.15, color=line.get_color())
+    axis.set(xlabel="response tokens sampled for training, thousands", ylabel="held-out success", ylim=(0, 1.02))
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def table(courses: Sequence[Course]) -> str:
+    """What each had at the end, as Markdown: means over seeds, success with its 95 % interval."""
+    lines = [
+        "| algorithm | seeds | held-out success | tokens | environment steps | updates | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in SETTINGS:
+        last = [one.points[-1] for one in courses if one.algorithm == name]
+        success = np.array([point.success for point in last])
+        half = 0.0
+        if len(last) > 1:
+            half = float(stats.t.ppf(0.975, len(last) - 1) * success.std(ddof=1) / np.sqrt(len(last)))
+        means = (np.mean([getattr(p, what) for p in last]) for what in ("tokens", "steps", "updates", "seconds"))
+        facts = " | ".join(f"{mean:,.0f}" for mean in means)
+        lines.append(f"| {name} | {len(last)} | {success.mean():.3f} ± {half:.3f} | {facts} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, and write the curves and the table beside this file."""
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--budget", type=int, default=60_000, help="response tokens of each run")
+    parser.add_argument("--every", type=int, default=5_000, help="response tokens between trials")
+    parser.add_argument("--workers", type=int, default=2, help="runs at once, one core each")
+    parser.add_argument("--kept", type=Path, default=here / "lookup_runs", help="folder of finished runs")
+    options = parser.parse_args()
+    courses = all_courses(options.seeds, options.budget, options.every, options.kept, options.workers)
+    plot(courses, options.budget, here / "lookup_curves.png")
+    print(table(courses))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The gateway and the engine of a run in a process of their own: served the newest weights, begun again if it dies."""
+
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from stepwell.errors import EngineError
+from stepwell.policy.model import Policy
+from stepwell.policy.probe import Probe, probe
+from stepwell.policy.weights import save_weights
+
+_log: Final = logging.getLogger(__name__)
+_START: Final = 180.0
+"""Seconds within which it must serve."""
+_KEPT: Final = 2
+"""Published versions that stay on disk: the newest, and the one that may still be read."""
+
+
+class Server:
+    """`stepwell serve` of a run, and how weights get there."""
+
+    def __init__(self, folder: Path, pool: str, port: int) -> None:
+        """To serve the run in `folder` on `port`; `start` it, and `close` it."""
+        self.url: Final = f"http://127.0.0.1:{port}"
+        self._weights = folder / "weights"
+        python = [sys.executable, "-m", "stepwell", "serve", "--run", str(folder), "--pool", pool, "--port", str(port)]
+        self._command = [*python, "--until-stdin-ends"]
+        self._log = (folder / "serve.log").open("ab")
+        self._closing = False
+        self._published: tuple[int, Probe] | None = None
+        self._sending = threading.Lock()
+        self._process = self._begin()
+        self._guard = threading.Thread(target=self._live, name="stepwell-server-guard", daemon=True)
+        self._guard.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that serves now."""
+        return self._process.pid
+
+    def publish(self, policy: Policy) -> None:
+        """Have this version served, once it was compared with what the engine computes from it.
+
+        Raises:
+            EngineError: it does not, or the server cannot be reached for long.
+        """
+        folder = self._weights / f"{policy.version:06d}"
+        partial = folder.with_name(f".{folder.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_weights(partial, policy)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        self._published = policy.version, probe(policy)
+        self._send()
+        for old in sorted(self._weights.glob("[0-9]*"))[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def close(self) -> None:
+        """End it; calls under way are answered first."""
+        self._closing = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._guard.join()
+        self._log.close()
+
+    def wait(self) -> None:
+        """Until it serves. Raises EngineError if it does not come up."""
+        end = time.monotonic() + _START
+        while time.monotonic() < end:
+            if self._process.poll() is not None and self._closing:
+                break
+            try:
+                if httpx.get(f"{self.url}/ready", timeout=5).status_code == httpx.codes.OK:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise EngineError(f"the server of the run did not come up within {_START:.0f} s; see {self._log.name}")
+
+    def _begin(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
+
+    def _live(self) -> None:
+        """The thread: when it dies, begin it again, and give it what it served."""
+        while True:
+            status = self._process.wait()
+            if self._closing:
+                return
+            _log.warning("the server of the run died (status %s) and is begun again", status)
+            time.sleep(0.5)
+            self._process = self._begin()
+            try:
+                self.wait()
+                if self._published is not None:
+                    self._send()
+            except EngineError as error:
+                if not self._closing:
+                    _log.error("the server of the run does not come back: %s", error)
+
+    def _send(self) -> None:
+        assert self._published is not None
+        with self._sending:
+            version, told = self._published
+            order = {
+                "version": version,
+                "folder": str((self._weights / f"{version:06d}").absolute()),
+                "prompt_ids": told.prompt_ids,
+                "token": told.token,
+                "logprob": told.logprob,
+            }
+            end = time.monotonic() + _START
+            while True:
+                try:
+                    answer = httpx.post(f"{self.url}/v1/admin/weights", json=order, timeout=_START)
+                    break
+                except httpx.TransportError as error:
+                    if self._closing or time.monotonic() > end:
+                        raise EngineError(f"version {version} could not be published: {error}") from error
+                    time.sleep(0.2)
+            if answer.status_code != httpx.codes.OK:
+                raise EngineError(f"version {version} could not be published: {answer.text[:500]}")
+
+
+@contextmanager
+def serving(folder: Path, pool: str, port: int, policy: Policy) -> Iterator[Server]:
+    """The policy of a run, behind a gateway in another process, for as long as the block lasts."""
+    server = Server(folder, pool, port)
+    try:
+        server.wait()
+        server.publish(policy)
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,222 @@
+"""Players in processes of their own, over lines of JSON. One that dies is begun again, and its jobs are done anew."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import msgspec
+
+from stepwell import errors
+from stepwell.cli.fleet.jobs import TOLD, Begun, Done, Ended, Failed, Groups, Job, Opened, SiblingGroups, Told, Trials
+from stepwell.errors import EnvironmentFailed, StepwellError
+from stepwell.pool.base import Pool
+from stepwell.rollout.group import all_of
+from stepwell.rollout.run import Ending
+
+_log: Final = logging.getLogger(__name__)
+_DEATHS: Final = 5
+"""So often one may die in a row, without having finished a job, before the run is given up."""
+_LINE: Final = 2**24
+"""Bytes of the longest line."""
+_SIBLING_SETS: Final = 4
+"""Sets of trunks for which tasks are sent along, as siblings that are all alike make more of them necessary."""
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A job under way."""
+
+    job: Job
+    begun: Callable[[], None]
+    done: "asyncio.Future[int]"
+    opened: list[str] = field(default_factory=list)
+    """Groups that are in the pool for it."""
+    endings: list[Ending] = field(default_factory=list)
+
+
+class Workers:
+    """A crew of processes; an async context manager."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        pool: Pool,
+        trunks: int = 1,
+        on_ending: Callable[[Ending], None] = lambda _: None,
+    ) -> None:
+        """`count` processes of `command`, which is `stepwell worker …`; `trunks` of each task, for siblings."""
+        self._pool = pool
+        self._trunks = trunks
+        self._on_ending = on_ending
+        self._numbers = itertools.count(1)
+        self._workers = [_Worker(command, self) for _ in range(count)]
+
+    async def __aenter__(self) -> Self:
+        try:
+            for worker in self._workers:
+                await worker.start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    @property
+    def processes(self) -> list[int]:
+        """Process ids of those that live."""
+        return [worker.pid for worker in self._workers if worker.pid]
+
+    async def groups(self, tasks: Iterator[str], count: int, size: int, begun: Callable[[], None]) -> int:
+        """See `Crew`; each group is played by one worker."""
+        chosen = list(itertools.islice(tasks, count))
+        if len(chosen) < count:
+            raise errors.InvalidRequest(f"{count} tasks were asked for, but there are only {len(chosen)}")
+        waiting = set(chosen) if len(set(chosen)) == count else set(map(str, range(count)))
+
+        def one_begun() -> None:
+            waiting.pop()
+            if not waiting:
+                begun()
+
+        jobs = [Groups(next(self._numbers), [task], size) for task in chosen]
+        return sum(order.done.result() for order in await all_of([self._done(job, one_begun) for job in jobs]))
+
+    async def siblings(self, tasks: Iterator[str], count: int, held: int, version: int) -> int:
+        """See `Crew`; one worker keeps the states, so it plays all of them."""
+        enough = _SIBLING_SETS * max(count // self._trunks, 1)
+        chosen = list(itertools.islice(tasks, enough))
+        job = SiblingGroups(next(self._numbers), chosen, count, held, version)
+        return (await self._done(job, lambda: None, self._workers[0])).done.result()
+
+    async def trials(self, tasks: Sequence[str], temperature: float) -> list[Ending]:
+        """See `Crew`."""
+        share = -(-len(tasks) // len(self._workers)) or 1
+        parts = [tasks[start : start + share] for start in range(0, len(tasks), share)]
+        jobs = [Trials(next(self._numbers), part, temperature) for part in parts]
+        orders = await all_of([self._done(job, lambda: None) for job in jobs])
+        by_task = {ending.task_id: ending for order in orders for ending in order.endings}
+        return [by_task[task] for task in tasks]
+
+    async def _done(self, job: Job, begun: Callable[[], None], worker: "_Worker | None" = None) -> _Order:
+        order = _Order(job, begun, asyncio.get_running_loop().create_future())
+        (worker or min(self._workers, key=lambda one: len(one.orders))).give(order)
+        await order.done
+        return order
+
+    def told(self, order: _Order, told: Told) -> None:
+        """What became of a job."""
+        match told:
+            case Opened():
+                order.opened.append(told.group_id)
+            case Begun():
+                order.begun()
+            case Ended():
+                order.endings.append(told.ending)
+                self._on_ending(told.ending)
+            case Done() if not order.done.done():
+                order.done.set_result(told.made)
+            case Failed() if not order.done.done():
+                kind = getattr(errors, told.kind, EnvironmentFailed)
+                order.done.set_exception(kind(told.why))
+
+    async def forget(self, orders: Sequence[_Order]) -> None:
+        """Drop the groups of jobs whose worker died: nobody will complete them."""
+        for order in orders:
+            for group_id in order.opened:
+                with contextlib.suppress(StepwellError):  # it was complete
+                    await asyncio.to_thread(self._pool.drop_group, group_id, "the process that played it died")
+            order.opened.clear()
+            order.endings.clear()
+
+
+class _Worker:
+    """One process, begun again when it dies."""
+
+    def __init__(self, command: Sequence[str], crew: Workers) -> None:
+        self._command = command
+        self._crew = crew
+        self.orders: dict[int, _Order] = {}
+        """By the number of their job."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._deaths = 0
+
+    @property
+    def pid(self) -> int:
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else 0
+
+    async def start(self) -> None:
+        await self._begin()
+        self._life = asyncio.create_task(self._live())
+
+    async def stop(self) -> None:
+        if self._life is not None:
+            self._life.cancel()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), 10)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def give(self, order: _Order) -> None:
+        self.orders[order.job.job] = order
+        self._send(order.job)
+
+    def _send(self, job: Job) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        if self._process.returncode is None:  # else it is sent when there is another
+            self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+
+    async def _begin(self) -> None:
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, limit=_LINE)
+
+    async def _live(self) -> None:
+        while True:
+            await self._listen()
+            self._deaths += 1
+            assert self._process is not None
+            status = await self._process.wait()
+            left = list(self.orders.values())
+            if self._deaths > _DEATHS:
+                self._give_up(left, f"a worker died {self._deaths} times, the last time with status {status}")
+                return
+            _log.warning("a worker died (status %s); %s jobs are done anew", status, len(left))
+            await self._crew.forget(left)
+            await asyncio.sleep(0.2 * 2**self._deaths)
+            await self._begin()
+            for order in list(self.orders.values()):
+                self._send(order.job)
+
+    async def _listen(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            told = TOLD.decode(line)
+            order = self.orders.get(told.job)
+            if order is None:
+                continue
+            if isinstance(told, Done | Failed):
+                del self.orders[told.job]
+                self._deaths = 0
+            self._crew.told(order, told)
+
+    def _give_up(self, orders: Sequence[_Order], why: str) -> None:
+        for order in orders:
+            if not order.done.done():
+                order.done.set_exception(EnvironmentFailed(f"{why}; its error is in the terminal above"))
+        self.orders.clear()

@@ -1,0 +1,199 @@
+"""Sampling ahead of the trainer, never so far that what was sampled is too old when its turn comes.
+
+With `b` groups per update and at most `s` updates of staleness, `b * (1 + s)` groups may be outstanding, which are
+those under way or ready: all of them can be trained on before the version that the last was begun with is more than
+`s` updates old. A batch is the oldest that are ready. It is complete once what it leaves can still be trained on in
+time: where a slow group would be too old afterwards, the update waits for it. So nothing is discarded because it was
+slow, and what is trained on is not what happened to be quick. (The capacity is AReaL's, arXiv 2505.24298, section 5.1;
+the wait is ours.)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
+
+from stepwell.errors import InvalidRequest
+from stepwell.pool.lease import Lease
+from stepwell.trainer.staleness import fits, oldest
+
+_FRUITLESS: Final = 3
+"""So many updates' groups are made, of which the pool hands none over, before that is taken for a mistake."""
+
+
+class Producer(Protocol):
+    """Makes groups, several at a time."""
+
+    async def make(self, begun: Callable[[], None]) -> bool:
+        """Make the group of the next task ready in the pool. False: there is to be none, it was dropped.
+
+        Calls `begun` when all of its trajectories play, so that there may be room for another group.
+        """
+        ...
+
+
+class Ahead:
+    """Groups that are made while the trainer trains; a context manager, as it works in the background."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        lease: Callable[[], Awaitable[Lease]],
+        version: Callable[[], int],
+        *,
+        per_update: int,
+        max_staleness: int,
+        ready: Sequence[Lease] = (),
+    ) -> None:
+        """`lease` takes one ready group from the pool, or none, and `ready` are those that it took before; `version` is
+        that of the policy that samples now."""
+        self._producer = producer
+        self._lease = lease
+        self._version = version
+        self._per_update = per_update
+        self._max_staleness = max_staleness
+        self._capacity = per_update * (1 + max_staleness)
+        self._under_way: dict[asyncio.Task[None], int] = {}
+        """And the version that each was begun with."""
+        self._made = 0
+        """That the pool was not asked for yet."""
+        self._vain = 0
+        """Those that it was asked for, and had not, since it last had one."""
+        self._ready = list(ready)
+        """Of one group each, the oldest first."""
+        self._stale = 0
+        """Groups that became too old: of others that fill the pool, or made when more staleness was allowed."""
+        self._error: BaseException | None = None
+        self._room, self._news = asyncio.Event(), asyncio.Event()
+        self._clock = _Clock(0.0)
+        self._background: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._clock = _Clock(_now())
+        self._background = asyncio.create_task(self._produce())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [*self._under_way, *([self._background] if self._background else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def batch(self) -> list[Lease]:
+        """The groups of the next update, one lease each.
+
+        Raises:
+            InvalidRequest: groups were made again and again, and the pool hands none of them over.
+            StepwellError: a group could not be made.
+        """
+        self._allow(self._per_update * (1 + self._max_staleness))
+        while True:
+            self._news.clear()
+            if self._error is not None:
+                raise self._error
+            await self._take_ready()
+            chosen, rest = self._ready[: self._per_update], self._ready[self._per_update :]
+            left = [*map(self._oldest, rest), *self._under_way.values()]
+            if len(chosen) == self._per_update and (
+                not self._under_way or fits(left, self._version() + 1, self._per_update, self._max_staleness)
+            ):
+                self._ready = rest
+                self._allow(self._per_update * self._max_staleness)
+                return chosen
+            await self._news.wait()
+
+    def measured(self) -> dict[str, float]:
+        """Since it was last asked: groups that became too old, seconds in which nothing was sampled, and in which the
+        pace held a group back."""
+        self._tick()
+        told = self._clock.told() | {"groups_stale": float(self._stale)}
+        self._clock, self._stale = _Clock(_now()), 0
+        return told
+
+    @property
+    def _paced(self) -> bool:
+        return len(self._under_way) + self._made + len(self._ready) >= self._capacity
+
+    def _tick(self) -> None:
+        """To be called before what is measured changes."""
+        self._clock.tick(idle=not self._under_way, paced=self._paced)
+
+    def _allow(self, capacity: int) -> None:
+        self._tick()
+        self._capacity = capacity
+        self._room.set()
+
+    async def _produce(self) -> None:
+        while True:
+            self._room.clear()
+            if self._paced:
+                await self._room.wait()
+                continue
+            self._tick()
+            begun = asyncio.Event()
+            self._under_way[asyncio.create_task(self._make(begun.set))] = self._version()
+            await begun.wait()
+
+    async def _make(self, begun: Callable[[], None]) -> None:
+        made = False
+        try:
+            made = await self._producer.make(begun)
+        except Exception as error:  # whatever it is, the trainer is to raise it
+            self._error = error
+        finally:
+            self._tick()
+            self._made += made
+            del self._under_way[_this_task()]
+            begun()
+            self._room.set()
+            self._news.set()
+
+    async def _take_ready(self) -> None:
+        """All groups that the pool has for us by now."""
+        expected, before = self._made, len(self._ready)
+        while (lease := await self._lease()).groups:
+            self._ready.append(lease)
+        taken = len(self._ready) - before
+        self._tick()
+        self._made -= expected
+        self._room.set()
+        fresh = [one for one in self._ready if self._version() - self._oldest(one) <= self._max_staleness]
+        self._stale += len(self._ready) - len(fresh)
+        self._ready = sorted(fresh, key=self._oldest)
+        self._vain = 0 if taken else self._vain + expected
+        if self._vain >= _FRUITLESS * self._per_update:
+            raise InvalidRequest(
+                f"{self._vain} groups were collected, but the pool hands none of them over: see `stepwell pool stats` "
+                "for what it dropped, and why"
+            )
+
+    def _oldest(self, lease: Lease) -> int:
+        return oldest(lease.groups, self._version())
+
+
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Of how long it was so, and so."""
+
+    last: float
+    idle: float = 0.0
+    paced: float = 0.0
+
+    def tick(self, *, idle: bool, paced: bool) -> None:
+        now = _now()
+        self.idle += (now - self.last) * idle
+        self.paced += (now - self.last) * paced
+        self.last = now
+
+    def told(self) -> dict[str, float]:
+        return {"seconds_rollout_idle": self.idle, "seconds_rollout_paced": self.paced}

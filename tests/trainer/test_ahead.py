@@ -1,0 +1,212 @@
+"""Sampling ahead: bounded staleness without discarding anybody's work, whatever the order in which groups are done."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import virtual_time
+from stepwell.errors import EnvironmentFailed, InvalidRequest
+from stepwell.pool.lease import Lease
+from stepwell.trainer.ahead import Ahead
+from stepwell.trainer.staleness import fits, oldest
+from stepwell.types import Group, GroupInfo, Step, Trajectory, TrajectoryInfo
+
+LEARNING = 1.0
+"""Seconds of an update."""
+
+
+def group(name: str, version: int) -> Group:
+    info = TrajectoryInfo(id=name, group_id=name)
+    step = Step(
+        id=name,
+        trajectory_id=name,
+        index=0,
+        prompt_ids=[1],
+        response_ids=[2],
+        logprobs=[-1.0],
+        policy_version_min=version,
+        policy_version_max=version,
+    )
+    trajectory = Trajectory(info=info, steps=(step,), step_rewards=(0.0,))
+    return Group(info=GroupInfo(id=name, task_id=name, size=1), trajectories=(trajectory,))
+
+
+@dataclass
+class World:
+    """Groups that take given times in turn, a pool, and a policy whose version counts the updates."""
+
+    seconds: Sequence[float]
+    places: int = 10_000
+    version: int = 0
+    ready: list[Group] = field(default_factory=list)
+    leased: bool = True
+    """Whether the pool hands anything over."""
+    fails_at: int = -1
+    drops: Callable[[int], bool] = lambda number: False
+    begun: int = 0
+    ended: int = 0
+    most_outstanding: int = 0
+    trained: list[tuple[str, int]] = field(default_factory=list)
+    """Name and staleness of each, in order."""
+
+    def __post_init__(self) -> None:
+        self.limit = asyncio.Semaphore(self.places)
+
+    async def make(self, begun: Callable[[], None]) -> bool:
+        number, version = self.begun, self.version
+        self.begun += 1
+        self.most_outstanding = max(self.most_outstanding, self.begun - len(self.trained))
+        async with self.limit:
+            begun()
+            await asyncio.sleep(self.seconds[number % len(self.seconds)])
+        if number == self.fails_at:
+            raise EnvironmentFailed("it broke")
+        if self.drops(number):
+            return False
+        self.ready.append(group(f"g{number}", version))
+        return True
+
+    async def lease(self) -> Lease:
+        groups = (self.ready.pop(0),) if self.ready and self.leased else ()
+        return Lease(id="lease", consumer="run", groups=groups, expires_at=0.0)
+
+    def ahead(self, per_update: int, max_staleness: int) -> Ahead:
+        return Ahead(self, self.lease, lambda: self.version, per_update=per_update, max_staleness=max_staleness)
+
+    async def train(self, updates: int, per_update: int, max_staleness: int) -> dict[str, float]:
+        async with self.ahead(per_update, max_staleness) as ahead:
+            for _ in range(updates):
+                batch = await ahead.batch()
+                assert len(batch) == per_update
+                self.trained += [(one.groups[0].info.id, self.version - oldest(one.groups, 0)) for one in batch]
+                await asyncio.sleep(LEARNING)
+                self.version += 1
+            return ahead.measured()
+
+
+durations = st.lists(st.floats(0.01, 100) | st.sampled_from([0.1, 1000.0]), min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(durations, st.integers(1, 4), st.integers(1, 4), st.integers(1, 12))
+def test_nothing_is_trained_on_later_than_it_may_and_nothing_is_discarded(
+    seconds: list[float], per_update: int, max_staleness: int, places: int
+) -> None:
+    async def scene() -> World:
+        world = World(seconds, places)
+        told = await world.train(8, per_update, max_staleness)
+        assert told["groups_stale"] == 0
+        return world
+
+    world = virtual_time.run(scene())
+    assert max(age for _, age in world.trained) <= max_staleness
+    assert len({name for name, _ in world.trained}) == 8 * per_update
+    # the first to be begun are the first that must be trained on: no later than max_staleness updates behind their turn
+    place = {name: at // per_update for at, (name, _) in enumerate(world.trained)}
+    assert all(place[f"g{number}"] <= number // per_update + max_staleness for number in range(per_update))
+
+
+@settings(deadline=None)
+@given(durations, st.integers(1, 4), st.integers(0, 4))
+def test_never_more_is_outstanding_than_can_be_trained_on_in_time(
+    seconds: list[float], per_update: int, max_staleness: int
+) -> None:
+    async def scene() -> World:
+        world = World(seconds)
+        await world.train(6, per_update, max_staleness)
+        return world
+
+    assert virtual_time.run(scene()).most_outstanding <= per_update * (1 + max_staleness)
+
+
+def test_without_staleness_nothing_is_sampled_during_an_update() -> None:
+    async def scene() -> tuple[World, dict[str, float]]:
+        world = World([2.0])
+        return world, await world.train(5, 3, 0)
+
+    world, told = virtual_time.run(scene())
+    assert {age for _, age in world.trained} == {0}
+    assert told["seconds_rollout_idle"] == pytest.approx(5 * LEARNING)
+
+
+def test_with_staleness_sampling_goes_on_during_updates_and_the_trainer_never_waits_for_more_than_it_must() -> None:
+    async def scene() -> tuple[float, dict[str, float]]:
+        world = World([1.0], places=2)
+        told = await world.train(50, 2, 1)
+        return asyncio.get_running_loop().time(), told
+
+    seconds, told = virtual_time.run(scene())
+    assert seconds == pytest.approx(51.0)  # the first batch, and 50 updates that take as long as their groups
+    assert told["seconds_rollout_idle"] <= LEARNING
+
+
+def test_an_update_waits_for_the_slow_group_that_would_be_too_old_after_it() -> None:
+    async def scene() -> list[tuple[str, int]]:
+        world = World([50.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+        await world.train(3, 1, 2)
+        return world.trained
+
+    assert virtual_time.run(scene()) == [("g1", 0), ("g2", 1), ("g0", 2)]
+
+
+def test_groups_that_were_dropped_are_made_up_for() -> None:
+    async def scene() -> World:
+        world = World([1.0, 3.0], drops=lambda number: number % 2 == 0)
+        await world.train(10, 2, 1)
+        return world
+
+    world = virtual_time.run(scene())
+    assert [name for name, _ in world.trained] == [f"g{number}" for number in range(1, 41, 2)]
+
+
+def test_a_group_that_cannot_be_made_ends_the_run_with_its_error() -> None:
+    with pytest.raises(EnvironmentFailed, match="it broke"):
+        virtual_time.run(World([1.0], fails_at=3).train(9, 1, 1))
+
+
+def test_groups_that_the_pool_never_hands_over_are_an_error_and_no_endless_loop() -> None:
+    with pytest.raises(InvalidRequest, match=r"\d groups were collected, but the pool hands none of them over"):
+        virtual_time.run(World([1.0], leased=False).train(1, 2, 1))
+
+
+def test_groups_of_before_that_are_too_many_to_be_trained_on_in_time_are_counted_and_left() -> None:
+    async def scene() -> tuple[World, dict[str, float]]:
+        world = World([1.0], version=3)
+        world.ready = [group(f"old{number}", 2) for number in range(4)]
+        return world, await world.train(2, 1, 1)
+
+    world, told = virtual_time.run(scene())
+    assert world.trained[0] == ("old0", 1)
+    assert told["groups_stale"] == 3
+    assert world.trained[1][1] <= 1
+
+
+def test_leaving_ends_what_is_under_way() -> None:
+    async def scene() -> None:
+        before = asyncio.all_tasks()
+        await World([100.0, 1.0]).train(1, 1, 3)
+        assert asyncio.all_tasks() == before
+
+    virtual_time.run(scene())
+
+
+@given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 6), st.integers(1, 3), st.integers(0, 3))
+def test_fits_says_whether_some_order_trains_on_all_in_time(
+    versions: list[int], version: int, per_update: int, max_staleness: int
+) -> None:
+    """By brute force: the earliest deadlines first, update by update."""
+    waiting, now = sorted(versions), version
+    for _ in count():
+        batch, waiting = waiting[:per_update], waiting[per_update:]
+        if any(now - begun > max_staleness for begun in batch):
+            assert not fits(versions, version, per_update, max_staleness)
+            return
+        if not waiting:
+            break
+        now += 1
+    assert fits(versions, version, per_update, max_staleness)
