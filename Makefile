@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Two processes with a thread each: most tests wait, or compute something small.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-clients test-vllm test-verl test-kills check format docs clean
 

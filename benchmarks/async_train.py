@@ -94,10 +94,10 @@ class Course:
 
 
 def measure(quick: bool) -> Sequence[Row]:
-    updates, groups = (6, 8) if quick else (60, 32)
+    updates, groups, warmup, median = (4, 6, 10, 0.1) if quick else (60, 32, 110, 0.3)
     rows, courses = [], {}
     for staleness in (0, STALENESS[1]) if quick else (0, *STALENESS):
-        courses[staleness] = course = _course(staleness, updates, groups, 20 if quick else 110)
+        courses[staleness] = course = _course(staleness, updates, groups, warmup, median)
         name = f"staleness {staleness}" if staleness else "synchronous"
         goal = 2.0 if staleness == STALENESS[1] else None
         rows += [
@@ -117,9 +117,10 @@ def measure(quick: bool) -> Sequence[Row]:
     return rows
 
 
-def _course(staleness: int, updates: int, groups: int, warmup: int) -> Course:
+def _course(staleness: int, updates: int, groups: int, warmup: int, median: float) -> Course:
     changes = (
         f"environment.use={SlowLookupConfig.__module__}:{SlowLookupConfig.__name__}",
+        f"environment.median={median}",
         f"trainer.max_staleness={staleness}",
         f"trainer.updates={updates}",
         f"trainer.groups_per_update={groups}",

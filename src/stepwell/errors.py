@@ -95,3 +95,7 @@ class MissingDependency(StepwellError, ImportError):
 
 class NonFiniteUpdate(StepwellError, ArithmeticError):
     """The loss or its gradient is NaN or infinite; the weights were left as they were."""
+
+
+class RankDied(StepwellError, RuntimeError):
+    """One of the processes that train a policy together died, and its part of the weights with it."""

@@ -23,8 +23,8 @@ class LocalBench:
 
     choosy = False
 
-    def __init__(self, kind: str = "qwen3") -> None:
-        self.policy = tiny_policy(kind, max_position_embeddings=Bench.CONTEXT)
+    def __init__(self, kind: str = "qwen3", settings: dict | None = None) -> None:
+        self.policy = tiny_policy(kind, settings=settings, max_position_embeddings=Bench.CONTEXT)
         self.passes = 0
         self._actions: dict[int, Callable[[], object]] = {}
         self._failing: set[int] = set()
@@ -120,12 +120,15 @@ class ServedBench:
 
 
 @contextmanager
-def serving_tiny(app: Callable[[Sampler], FastAPI]) -> Iterator[tuple[str, LocalBench, Sampler]]:
-    """A fake server of a tiny model."""
-    local = LocalBench()
+def serving_tiny(
+    app: Callable[[Sampler], FastAPI], settings: dict | None = None
+) -> Iterator[tuple[str, LocalBench, Sampler]]:
+    """A fake server of a tiny model, with these settings of its policy."""
+    local = LocalBench(settings=settings)
     sampler = Sampler(local.policy, local.engine)
     try:
         with serving(app(sampler)) as url:
             yield url, local, sampler
     finally:
+        sampler.resume()
         local.engine.close()

@@ -5,25 +5,28 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stepwell.engines import ENGINES
-from stepwell.engines.base import Chunk, Generation
+from stepwell.engines.base import Chunk, Generation, Weights, WrongWeights
 from stepwell.engines.replicas import Replicas
 from stepwell.engines.served import ServedConfig, Syntax
 from stepwell.engines.sglang import SGLangConfig, SGLangEngine
 from stepwell.engines.vllm import VLLMConfig, VLLMEngine
-from stepwell.errors import ConfigError, EngineError, InvalidRequest
+from stepwell.errors import ConfigError, EngineError, InvalidRequest, StepwellError
 from stepwell.types import Sampling, TokenSource
 from tests.engines.benches import LocalBench, ServedBench, serving_tiny
-from tests.engines.laws import EOS, RequestLaws, StreamLaws
+from tests.engines.laws import EOS, Bench, RequestLaws, StreamLaws
 from tests.fakes.models import tiny_renderer
 from tests.fakes.sampler import Sampler
 from tests.fakes.servers import serving
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.vllm import FakeVLLM
+from tests.fakes.weights import exported
+from tests.policy.tiny import tiny_policy
 
 
 @pytest.fixture(scope="module")
@@ -202,15 +205,140 @@ def test_replicas_of_different_models_are_refused(models: list[str]) -> None:
         Replicas([Scripted(model=model) for model in models])
 
 
+@dataclass
+class Taking(Scripted):
+    """Takes weights, unless it is told to fail, and answers by their version."""
+
+    refusal: StepwellError | None = None
+    loaded: list[int] = field(default_factory=list)
+
+    async def load(self, weights: Weights) -> float:
+        if self.refusal is not None:
+            raise self.refusal
+        self.loaded.append(weights.version)
+        self.policy_version = weights.version
+        return 0.001 * len(self.loaded)
+
+
+def version(number: int) -> Weights:
+    return Weights(folder=Path("weights"), version=number, prompt_ids=np.array([1], np.int32), token=1, logprob=-1.0)
+
+
+async def taking(*replicas: Taking) -> Replicas:
+    together = Replicas(replicas, check_every=0.01)
+    await together.load(version(1))
+    return together
+
+
+async def looked(engine: Scripted) -> None:
+    """Two more looks at everybody's health have been taken."""
+    for _ in range(2):
+        engine.looked_at.clear()
+        await engine.looked_at.wait()
+
+
+async def test_all_replicas_get_the_weights() -> None:
+    one, two = Taking(), Taking(loaded=[0])
+    together = await taking(one, two)
+    assert (one.loaded, two.loaded, together.policy_version) == ([1], [0, 1], 1)
+    assert await together.load(version(2)) == pytest.approx(0.003)  # the largest difference
+    await together.aclose()
+
+
+@pytest.mark.parametrize("refusal", [WrongWeights("wrong"), EngineError("gone"), ConfigError("other")])
+async def test_a_replica_that_does_not_take_them_answers_nobody_until_it_does(refusal: StepwellError) -> None:
+    good, bad = Taking(), Taking()
+    together = await taking(good, bad)
+    bad.refusal = refusal
+    await together.load(version(2))
+    assert (together.policy_version, bad.policy_version) == (2, 1)
+    for number in range(20):
+        await ask(together, f"session-{number}")
+    assert not bad.sessions
+    bad.refusal = None
+    await looked(bad)
+    assert bad.loaded == [1, 2]
+    for number in range(20):
+        await ask(together, f"session-{number}")
+    assert bad.sessions
+    await together.aclose()
+
+
+async def test_one_that_was_away_is_given_the_weights_before_it_answers() -> None:
+    """Its server may have been started again, with the weights of its start."""
+    away = Taking()
+    together = await taking(away)
+    away.well = False
+    await looked(away)
+    with pytest.raises(EngineError, match="no replica has good weights"):
+        await ask(together)
+    assert not await together.healthy()
+    away.well = True
+    await looked(away)
+    assert await ask(together) == [0, 1, 2]
+    assert away.loaded == [1, 1]
+    await together.aclose()
+
+
+async def test_weights_that_nobody_takes_leave_everybody_who_can_with_the_old_ones() -> None:
+    one, two = Taking(), Taking()
+    together = await taking(one, two)
+    one.refusal = two.refusal = ConfigError("of another model")
+    with pytest.raises(ConfigError, match="of another model"):
+        await together.load(version(2))
+    assert await ask(together) == [0, 1, 2]
+    one.refusal = WrongWeights("half of them")
+    with pytest.raises(EngineError, match="no replica took version 2; one said: half of them") as failure:
+        await together.load(version(2))
+    assert not isinstance(failure.value, WrongWeights)
+    one.sessions.clear()
+    for number in range(20):
+        await ask(together, f"session-{number}")
+    assert not one.sessions
+    two.refusal = WrongWeights("the other half")
+    with pytest.raises(WrongWeights):
+        await together.load(version(2))
+    with pytest.raises(EngineError, match="no replica has good weights"):
+        await ask(together)
+    await together.aclose()
+
+
+async def test_replicas_that_take_no_weights_say_so(replicas: Replicas) -> None:
+    with pytest.raises(ConfigError, match="cannot load weights"):
+        await replicas.load(version(1))
+
+
+async def test_alone_a_replica_fails_with_its_own_words() -> None:
+    alone = Replicas([Scripted(fails_after=0)])
+    with pytest.raises(EngineError, match=r"^it broke$"):
+        await ask(alone)
+    await alone.aclose()
+
+
+async def test_two_servers_take_weights_and_one_of_them_that_cannot_is_left_out(tmp_path: Path) -> None:
+    good = exported(tiny_policy("qwen3", seed=7, max_position_embeddings=Bench.CONTEXT), tmp_path, 2)
+    with (
+        serving_tiny(lambda sampler: FakeVLLM(sampler, development=True).app()) as (first, _, _),
+        serving_tiny(lambda sampler: FakeVLLM(sampler).app()) as (second, _, sampler),
+    ):
+        engine = await VLLMConfig(urls=(first, second)).connect(tiny_renderer(), Syntax(lambda calls, tools: ""))
+        assert await engine.load(good) < 1e-4
+        before = sampler.requests
+        for _ in range(6):
+            assert {chunk.policy_version async for chunk in engine.generate(wish())} == {2}
+        assert sampler.requests == before
+        await engine.aclose()
+
+
 @pytest.mark.parametrize("use", ["vllm", "sglang"])
-async def test_settings_with_several_urls_make_replicas_and_with_one_the_engine(
+async def test_settings_make_replicas_that_are_looked_after_even_of_one_url(
     servers: tuple[str, str, LocalBench, Sampler], use: str
 ) -> None:
     url = servers[0] if use == "vllm" else servers[1]
     for urls in ([url], [url, url + "/v1"]):
         config: ServedConfig = ENGINES[use](urls=urls, policy_version=2)
         engine = await config.connect(tiny_renderer(), Syntax(lambda calls, tools: ""))
-        assert isinstance(engine, Replicas) == (len(urls) == 2)
+        assert isinstance(engine, Replicas)
         assert (engine.model, engine.policy_version) == ("tiny", 2)
         assert await engine.healthy()
         await engine.aclose()

@@ -5,10 +5,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from fastapi import Request
+from safetensors.torch import load_file
 from torch import Tensor
 
 from stepwell.engines.base import Generation
@@ -44,10 +46,14 @@ class Sampler:
     requests: int = 0
     cancelled: int = 0
     """Requests whose reader went away before the end."""
+    running: int = 0
+    paused: bool = False
+    reloads: int = 0
 
     async def sample(self, request: Generation) -> AsyncGenerator[Sampled, None]:
         """Token by token."""
         self.requests += 1
+        self.running += 1
         finished = False
         try:
             async with aclosing(self.engine.generate(request)) as chunks:
@@ -58,7 +64,42 @@ class Sampler:
                     finished = chunk.finish_reason is not None
                     yield Sampled(chunk.token_ids[0], logp, chunk.finish_reason, request.sampling.scale)
         finally:
+            self.running -= 1
             self.cancelled += not finished
+
+    async def pause(self) -> None:
+        """Have requests stay where they are."""
+        if not self.paused:
+            await asyncio.to_thread(self.policy._lock.acquire)
+            self.paused = True
+
+    def resume(self) -> None:
+        """Let them go on."""
+        if self.paused:
+            self.paused = False
+            self.policy._lock.release()
+
+    async def idle(self) -> None:
+        """Wait for their end."""
+        while self.running:  # noqa: ASYNC110 - counted, not signalled
+            await asyncio.sleep(0.005)
+
+    def reload(self, folder: Path) -> None:
+        """As servers do it: in place, and silent about tensors that are missing."""
+        self.reloads += 1
+        self.policy.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+        self.policy.version += 1  # by which the local engine knows that its cache is old
+
+    def adapt(self, folder: Path) -> None:
+        """The same with an adapter, for which the policy has the place."""
+        self.reloads += 1
+        tensors = load_file(folder / "adapter_model.safetensors")
+        names = {name.removeprefix("base_model.model."): name for name in tensors}
+        own = {name.replace(".default.", "."): p for name, p in self.policy.model.named_parameters() if "lora_" in name}
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(tensors[names[name]])
+        self.policy.version += 1
 
     def scores(self, ids: Sequence[int]) -> Tensor:
         """[len(ids), W]: log-probabilities of what follows each prefix."""

@@ -6,6 +6,7 @@ SGLang itself needs a GPU, so unlike vLLM's this wire format was not recorded fr
 import json
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,52 @@ class FakeSGLang:
     incremental: bool = True
     original: bool = False
     deterministic: bool = True
+    updates: bool = True
+    """Whether it is of a version that takes weights."""
+    root: str = "somebody/tiny"
 
     def app(self) -> FastAPI:
         app = FastAPI()
         app.get("/health")(lambda: PlainTextResponse(""))
         app.get("/v1/models")(self._models)
-        app.get("/get_server_info")(lambda: {"enable_deterministic_inference": self.deterministic, "version": "0.5"})
+        app.get("/get_server_info")(self._info)
         app.post("/generate")(self._generate)
+        if self.updates:
+            app.post("/pause_generation")(self._pause)
+            app.post("/continue_generation")(self._resume)
+            app.post("/update_weights_from_disk")(self._update)
         return app
+
+    def _info(self) -> dict[str, Any]:
+        return {"enable_deterministic_inference": self.deterministic, "version": "0.5", "model_path": self.root}
+
+    async def _pause(self, request: Request) -> dict[str, str]:
+        assert (await request.json())["mode"] == "retract", (
+            "the cache could not be flushed, or requests would be aborted"
+        )
+        await self.sampler.pause()
+        return {"message": "Generation paused successfully.", "status": "ok"}
+
+    async def _resume(self) -> dict[str, str]:
+        self.sampler.resume()
+        return {"message": "Generation continued successfully.", "status": "ok"}
+
+    async def _update(self, request: Request) -> Response:
+        """Of a server that is not paused, once no request is under way."""
+        folder = Path((await request.json())["model_path"])
+        if not self.sampler.paused:
+            await self.sampler.idle()
+        try:
+            self.sampler.reload(folder)
+        except OSError as error:
+            return self._updated(False, f"Failed to get weights iterator: {error}.")
+        except RuntimeError as error:
+            return self._updated(False, f"Failed to update weights: {error}.\nRolling back to original weights.")
+        return self._updated(True, "Succeeded to update model weights.")
+
+    def _updated(self, success: bool, message: str) -> Response:
+        told = {"success": success, "message": message, "num_paused_requests": 0}
+        return JSONResponse(told, status_code=200 if success else 400)
 
     def _models(self) -> dict[str, Any]:
         policy = self.sampler.policy

@@ -1,8 +1,12 @@
-"""A server that speaks vLLM's `/v1/completions`, as a real vLLM 0.32 was recorded to do (tests/engines/golden)."""
+"""A server that speaks vLLM's `/v1/completions`, as a real vLLM 0.32 was recorded to do (tests/engines/golden).
+
+Its routes for weights answer as those of the same vLLM, which dies of weights that do not fit.
+"""
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,25 +21,79 @@ from tests.fakes.sampler import Sampled, Sampler, likeliest, truncated, unless_g
 
 @dataclass
 class FakeVLLM:
-    """`processed` as with --logprobs-mode processed_logprobs."""
+    """`processed` as with --logprobs-mode processed_logprobs, `development` as with VLLM_SERVER_DEV_MODE=1, `adapters`
+    as with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
+    """
 
     sampler: Sampler
     processed: bool = False
+    development: bool = False
+    adapters: bool = False
+    root: str = "somebody/tiny"
+    dead: bool = False
+    names: set[str] = field(default_factory=lambda: {"tiny"})
+    """Models that may be asked for."""
 
     def app(self) -> FastAPI:
         app = FastAPI()
-        app.get("/health")(lambda: PlainTextResponse(""))
+        app.get("/health")(lambda: PlainTextResponse("", status_code=503 if self.dead else 200))
         app.get("/v1/models")(self._models)
         app.post("/v1/completions")(self._complete)
+        if self.development:
+            app.post("/pause")(self._pause)
+            app.post("/resume")(self._resume)
+            app.post("/collective_rpc")(self._call)
+            app.post("/reset_prefix_cache")(self._reset)
+        if self.adapters:
+            app.post("/v1/load_lora_adapter")(self._adapt)
         return app
+
+    async def _adapt(self, request: Request) -> Response:
+        """One adapter at a time, which is what the policy here can have."""
+        body = await request.json()
+        name = body["lora_name"]
+        if name in self.names and not body.get("load_inplace"):
+            return _error(f"The lora adapter '{name}' has already been loaded.")
+        self.sampler.adapt(Path(body["lora_path"]))
+        self.names.add(name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _pause(self, mode: str = "abort") -> dict[str, str]:
+        assert mode in ("keep", "wait"), "what is under way would be aborted"
+        if mode == "wait":
+            await self.sampler.idle()
+        await self.sampler.pause()
+        return {"status": "paused"}
+
+    async def _resume(self) -> dict[str, str]:
+        self.sampler.resume()
+        return {"status": "resumed"}
+
+    async def _call(self, request: Request) -> Response:
+        body = await request.json()
+        assert body["method"] == "reload_weights"
+        try:
+            self.sampler.reload(Path(body["kwargs"]["weights_path"]))
+        except (OSError, RuntimeError) as error:
+            self.dead = True
+            return _failure(f"Call to collective_rpc method failed: Worker failed with error '{error}'")
+        return JSONResponse({"results": [None]})
+
+    async def _reset(self, reset_running_requests: bool = False) -> dict[str, bool]:
+        return {"success": reset_running_requests or not self.sampler.running}
 
     def _models(self) -> dict[str, Any]:
         policy = self.sampler.policy
         model = {"id": policy.name, "object": "model", "owned_by": "vllm", "max_model_len": policy.context_length}
+        model["root"] = self.root
         return {"object": "list", "data": [model]}
 
     async def _complete(self, request: Request) -> Response:
         body = await request.json()
+        if self.dead:
+            return _failure("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        if body["model"] not in self.names:
+            return JSONResponse(_problem(f"The model `{body['model']}` does not exist."), status_code=404)
         generation = _generation(body, self.sampler.policy.vocabulary_size)
         refusal = self._refusal(body)
         if refusal is not None:
@@ -141,6 +199,11 @@ def _usage(body: dict[str, Any], count: int) -> dict[str, int]:
 
 def _problem(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}}
+
+
+def _failure(message: str) -> JSONResponse:
+    error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+    return JSONResponse({"error": error}, status_code=500)
 
 
 def _error(message: str) -> JSONResponse:

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from stepwell.types import GroupInfo, TrajectoryInfo
+from stepwell.types import FORK, GroupInfo, TrajectoryInfo
 from tests.fakes.engines import ScriptedEngine
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -28,9 +28,9 @@ def forked(renderer, serve, client, pool):
     url = serve(engine)
     play(client(url, path="trunk").chat.completions.create, 3)
 
-    def fork(index: int, name: str = "fork"):
+    def fork(index: int, name: str = "fork", source: str = "gateway"):
         group = GroupInfo(task_id="t", size=2, origin_id="trunk", origin_index=index)
-        pool.put(group, TrajectoryInfo(id=name, group_id=group.id))
+        pool.put(group, TrajectoryInfo(id=name, group_id=group.id, source=source))
         return client(url, path=name).chat.completions
 
     fork.engine = engine
@@ -75,6 +75,14 @@ def test_an_agent_that_knows_its_past_may_begin_where_the_fork_does(forked, pool
         messages.append({"role": role, "content": content})
     assert create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message.content == "x"
     assert [step.index for step in pool.trajectory("fork").steps] == [1]
+
+
+def test_an_agent_that_is_known_to_begin_at_the_fork_is_sampled_even_if_it_asks_what_was_asked_before(forked, pool):
+    """So does one whose context policy shows it the same at two turns."""
+    first = [{"role": "user", "content": "hello 0"}]
+    answer = forked(2, source=FORK).create(model="tiny", messages=first, tools=[TOOL])
+    assert answer.choices[0].message.content == "x"
+    assert [step.index for step in pool.trajectory("fork").steps] == [2]
 
 
 @pytest.mark.parametrize(("index", "asked", "step"), [(2, "good day", 0), (0, "good day", 0)])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepwell.errors import ConfigError, NotFound
@@ -53,6 +54,35 @@ def test_a_checkpoint_that_was_being_written_is_none(tmp_path: Path) -> None:
     assert checkpoints(tmp_path / "nowhere") == []
     with pytest.raises(NotFound, match="no checkpoint yet"):
         load_newest(tmp_path, tiny_policy())
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_an_untied_export_has_the_output_layer_of_its_own_and_the_same_logits(
+    tmp_path: Path, lora: dict | None
+) -> None:
+    policy = tiny_policy("qwen2", settings={"lora": lora} if lora else None)
+    export_model(policy, tmp_path / "nowhere", tmp_path / "tied")
+    export_model(policy, tmp_path / "nowhere", tmp_path / "untied", untied=True)
+    tensors = load_file(tmp_path / "untied" / "model.safetensors")
+    assert torch.equal(tensors["lm_head.weight"], tensors["model.embed_tokens.weight"])
+    assert tensors.keys() - load_file(tmp_path / "tied" / "model.safetensors").keys() == {"lm_head.weight"}
+    tied, untied = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("tied", "untied"))
+    assert not untied.config.tie_word_embeddings
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    with torch.no_grad():
+        assert torch.equal(untied(ids).logits, tied(ids).logits)
+    assert policy.model.config.tie_word_embeddings  # the policy itself stays as it was
+    assert policy.model.get_output_embeddings().weight is policy.model.get_input_embeddings().weight
+
+
+def test_an_untied_export_of_a_model_that_ties_nothing_is_the_same(tmp_path: Path) -> None:
+    policy = tiny_policy("qwen3")
+    for name, untied in (("plain", False), ("untied", True)):
+        export_model(policy, tmp_path / "nowhere", tmp_path / name, untied=untied)
+    plain, other = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "untied"))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in plain.items())
 
 
 def test_an_exported_model_loads_in_transformers_with_its_tokenizer_and_the_same_logits(tmp_path: Path) -> None:

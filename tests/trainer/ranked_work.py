@@ -1,7 +1,7 @@
 """What the ranks of a learner do in tests; imported once for all of them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepwell.algorithms.base import Sweep
+from stepwell.algorithms.base import Algorithm, Inputs, Sweep, Teacher, Tokenize
 from stepwell.algorithms.objective import Objective
 from stepwell.errors import InvalidRequest, NonFiniteUpdate
 from stepwell.policy.model import Policy
@@ -21,10 +21,11 @@ from stepwell.policy.weights import save_weights
 from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
 from stepwell.trainer.scoring import Scored, response_logprobs, state_values
 from stepwell.trainer.sft import Demonstration, supervised_update
+from stepwell.trainer.study import Study
 from stepwell.trainer.sweep import sweep_update
 from stepwell.trainer.together import Together, run_rank
 from stepwell.trainer.update import Learner, LearnerConfig
-from stepwell.types import Floats, Sample
+from stepwell.types import Credit, Floats, Group, Ids, Sample
 from tests.policy.exact import exact
 from tests.policy.tiny import tiny_policy
 from tests.trainer.builders import SHAPES, sampled
@@ -129,6 +130,44 @@ def exported(ranks: Ranks, case: Case, folder: Path) -> Arrays:
     learner = made_learner(case, ranks)
     save_weights(folder, learner.policy)
     return state_of(learner)
+
+
+def _credits(group: Group, inputs: Inputs) -> list[Credit]:
+    """Of all that an algorithm may read."""
+    steps = [step for trajectory in group.trajectories for step in trajectory.steps]
+    sums = {s.id: inputs.values[s.id][0] + (inputs.teacher_logprobs[s.id] - inputs.logprobs[s.id]).sum() for s in steps}
+    return [
+        Credit(
+            step_id=s.id,
+            advantages=np.full(len(s.response_ids), 1 - s.index + sums[s.id], np.float32),
+            value_targets=np.full(1, s.index, np.float32),
+        )
+        for s in steps
+    ]
+
+
+def studied(ranks: Ranks, case: Case, groups: Sequence[Group], folder: Path) -> tuple[Arrays, dict[str, float]]:
+    """A new process goes on from the checkpoint that there may be: state and metrics after an update of `groups`."""
+    algorithm = Algorithm(
+        name="reads everything",
+        assign=_credits,
+        needs_values="step",
+        needs_logprobs=True,
+        teacher=Teacher(prompts=_unhinted, refresh_every=2),
+        whiten="step",
+        objective=Objective(kl_coefficient=0.1, old_logprobs="trainer"),
+    )
+    study = Study(made_learner(case, ranks), algorithm, folder)
+    study.load()
+    metrics = study.learn(groups)
+    study.save(["lease"])
+    (folder / f"by-{ranks.rank}").mkdir()
+    told = study.write(folder / f"by-{ranks.rank}")
+    return state_of(study.learner), metrics | {"probe": told.logprob}
+
+
+def _unhinted(group: Group, _: Tokenize) -> dict[str, Ids]:
+    return {step.id: step.prompt_ids for trajectory in group.trajectories for step in trajectory.steps}
 
 
 def warmed_up(ranks: Ranks, case: Case) -> Arrays:

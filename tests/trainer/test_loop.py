@@ -20,6 +20,7 @@ from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.pool.store import SQLitePool
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer, TrainerConfig
+from stepwell.trainer.study import Study
 from stepwell.types import Annotation, Credit, Group, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 from tests.policy.tiny import random_ids, tiny_policy
 from tests.trainer.builders import make_learner
@@ -109,13 +110,15 @@ class Bench:
         """What the collector was asked for."""
         self.held: list[list[str]] = []
         """The tasks that it was told are there."""
+        self.watch: Callable[[MicroBatch], None] = self._look
 
     def trainer(self, algorithm: Algorithm | None = None, seed: int = 0, **settings) -> Trainer:
         """A new process: a policy that knows nothing yet of what the last one learnt."""
         self.learner = make_learner(tiny_policy(seed=seed))
         run = Run(name=RUN, folder=self.folder, pool=self.diary)
         config = TrainerConfig(**{"updates": 2, "groups_per_update": 2, **settings})
-        return Trainer(run, self.learner, algorithm or ALGORITHMS["grpo"]().build(), config, self._look, LANGUAGE)
+        chosen = algorithm or ALGORITHMS["grpo"]().build()
+        return Trainer(run, Study(self.learner, chosen, self.folder / "checkpoints", self.watch, LANGUAGE), config)
 
     def _look(self, batch: MicroBatch) -> None:
         marks = [int(row[0]) for row in batch.rows()]

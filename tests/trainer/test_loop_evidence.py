@@ -93,8 +93,7 @@ async def test_advantages_are_kept_within_the_algorithms_bound_and_counted_as_ze
     seen: list[float] = []
     algorithm = Algorithm(name="x", assign=assign, whiten="step", advantage_bound=0.5, objective=Objective())
     bench.pool.put(*group_records("a"), *group_records("b"))
-    trainer = bench.trainer(algorithm, updates=1)
-    trainer._on_micro_batch = lambda batch: seen.extend(batch.advantages.tolist())
-    (update,) = await bench.train(trainer)
+    bench.watch = lambda batch: seen.extend(batch.advantages.tolist())
+    (update,) = await bench.train(bench.trainer(algorithm, updates=1))
     assert dict(update.metrics)["zero_advantage_rate"] == 0.5
     assert set(seen) == {0.5, -0.5}

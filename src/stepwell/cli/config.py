@@ -1,8 +1,9 @@
 """What a recipe says: one section per component, each checked by the component itself."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stepwell.cli.playing import PlayConfig
 from stepwell.config import Config
@@ -39,9 +40,11 @@ class RecipeConfig(PlayConfig):
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds weights made here, sampling, and the order of tasks."""
-    mode: Literal["inline", "local"] = "inline"
+    mode: Literal["inline", "local", "ray"] = "inline"
     """`inline`: all in one process. `local`: gateway and engine, players and learner in processes of this machine, of
-    which any may die."""
+    which any may die. `ray`: as `local`, with players on all nodes of a Ray cluster."""
+    pool: str | None = None
+    """Where the run's records go: an SQLite file, or `postgresql://…`; null: `pool.sqlite` in the run's folder."""
     policy: PolicyConfig = PolicyConfig()
     """The model."""
     tool_format: str | None = None
@@ -56,5 +59,17 @@ class RecipeConfig(PlayConfig):
     """The loop."""
     evaluation: EvalConfig = EvalConfig()
     """Held-out evaluation, before and after."""
+    tracking: tuple[Mapping[str, Any], ...] = ()
+    """Trackers, such as `tensorboard`, that get every update's metrics. Each has a `use`: a name in `TRACKERS` or a
+    class; the other keys are its settings."""
     gateway: GatewayConfig = GatewayConfig()
     """The gateway."""
+
+    @model_validator(mode="after")
+    def _weights_that_sample_are_whole(self) -> "RecipeConfig":
+        if self.mode == "inline" and self.learner.ranks > 1:
+            raise ValueError(
+                "with learner.ranks > 1 no process has the whole weights, while the engine of mode=inline samples from "
+                "those that are trained: set mode=local or mode=ray"
+            )
+        return self

@@ -150,7 +150,11 @@ def _play(name: str, folder: Path, console: Console, port: int) -> _Part:
     console.rule(f"{recipe.name}: {recipe.policy.model} learns {recipe.environment['use']}")
     display, witness = Display(console), _Witness(folder / recipe.name / "sampled.sha256")
     progress = Progress(
-        on_phase=display.phase, on_unit=display.unit, on_update=display.update, on_micro_batch=witness.check
+        on_phase=display.phase,
+        on_unit=display.unit,
+        on_collected=display.collected,
+        on_update=display.update,
+        on_micro_batch=witness.check,
     )
     started = time.monotonic()
     with (

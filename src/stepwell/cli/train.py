@@ -11,8 +11,10 @@ from rich.console import Console
 from stepwell.algorithms import ALGORITHMS
 from stepwell.algorithms.presets import load_preset, preset_names
 from stepwell.cli.config import RecipeConfig
+from stepwell.cli.dry_run import outlook, show_outlook
 from stepwell.cli.parts import RECIPE_FILE
 from stepwell.cli.plots import plot_curves
+from stepwell.cli.profiling import TRACE_FILE, UpdateProfile
 from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
 from stepwell.cli.run_folder import fresh_folder, point_latest_at, read_recipe
@@ -21,6 +23,7 @@ from stepwell.config import load_config
 from stepwell.errors import InvalidRequest
 from stepwell.policy.builtin import resolve_model
 from stepwell.policy.weights import export_model
+from stepwell.types import UpdateInfo
 
 
 def train(
@@ -42,6 +45,12 @@ def train(
     port: Annotated[
         int, typer.Option(help="Port of the gateway and dashboard while training; 0 takes a free one.")
     ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all settings, print the plan with its memory, and end.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Record where the time of the second update goes, as table and trace.")
+    ] = False,
 ) -> None:
     """Collect, give credit, update, serve the better weights, over and over. Ctrl-C is safe: go on with --resume."""
     console = Console()
@@ -52,22 +61,42 @@ def train(
         raise InvalidRequest("a preset names its algorithm: give --preset or --algorithm, not both")
     chosen = load_preset(preset).overrides if preset else []
     recipe, folder = _what_to_run(arguments or [], resume, folder, [*chosen, *_used(algorithm)])
+    if dry_run:
+        show_outlook(console, outlook(recipe, folder))
+        return
+    profiled = UpdateProfile(folder / TRACE_FILE) if profile else None
+    _train(console, recipe, folder, port, profiled)
+    if profiled is not None:
+        console.print(profiled.told(), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
+    console.print(f"serve it: stepwell serve --run {folder}")
+
+
+def _train(console: Console, recipe: RecipeConfig, folder: Path, port: int, profile: UpdateProfile | None) -> None:
     display = Display(console)
-    progress = Progress(on_phase=display.phase, on_unit=display.unit, on_update=display.update)
+    told = (display,) if profile is None else (profile, display)
+
+    def collected() -> None:
+        for one in told:
+            one.collected()
+
+    def updated(update: UpdateInfo) -> None:
+        for one in told:
+            one.update(update)
+
+    progress = Progress(on_phase=display.phase, on_unit=display.unit, on_collected=collected, on_update=updated)
     try:
         with display.live(), training_run(recipe, folder, progress, port=port) as run:
             point_latest_at(folder)
             console.print(f"run {folder}   dashboard {run.served.url}/", highlight=False)
             asyncio.run(run.train())
             display.phase("export", 1)
-            export_model(run.served.policy, resolve_model(recipe.policy.model, recipe.seed), folder / "model")
+            export_model(run.whole_policy(), resolve_model(recipe.policy.model, recipe.seed), folder / "model")
             plot_curves(folder / "curve.png", [(recipe.name, run.served.pool.updates(recipe.name))])
     except KeyboardInterrupt:
         if (folder / RECIPE_FILE).exists():
             console.print(f"stopped; go on with: stepwell train --resume {folder}", highlight=False)
         raise
-    console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
-    console.print(f"serve it: stepwell serve --run {folder}")
 
 
 def _list_algorithms(console: Console) -> None:

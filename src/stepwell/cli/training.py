@@ -1,6 +1,7 @@
 """A training run: everything that `stepwell train` and `stepwell demo` have in common."""
 
 import itertools
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -9,24 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.algorithms.base import Algorithm, Language
-from stepwell.cli.assembly import Served, load_policy, warm_up
+from stepwell.algorithms.base import Algorithm
+from stepwell.cli.assembly import Served, load_policy
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.fleet.crew import Crew
 from stepwell.cli.fleet.modes import MODES, Plan
+from stepwell.cli.fleet.ranks import Desk, leading
+from stepwell.cli.fleet.server import Write
 from stepwell.cli.parts import POOL_FILE, build_tasks, open_pool
-from stepwell.cli.playing import build_algorithm
 from stepwell.cli.run_folder import sole_use_of, write_recipe
 from stepwell.cli.serving import check_port
+from stepwell.cli.tracking import chosen_trackers
+from stepwell.cli.tracking.base import tracked_run
+from stepwell.cli.tracking.feed import tracking
 from stepwell.engines.base import Engine, ReportsCache
-from stepwell.rendering.actions import action_mask
+from stepwell.policy.model import Policy
+from stepwell.policy.weights import load_weights
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import OnEnding
 from stepwell.rollout.run import Ending
 from stepwell.rollout.statistics import Typed, statistics
 from stepwell.trainer.collate import MicroBatch
 from stepwell.trainer.loop import Run, Trainer
-from stepwell.trainer.update import Learner
 from stepwell.types import UpdateInfo
 
 
@@ -38,6 +43,8 @@ class Progress:
     """A phase of `total` units begins."""
     on_unit: Callable[[], None] = lambda: None
     """One unit of it is done."""
+    on_collected: Callable[[], None] = lambda: None
+    """The groups of an update are there; now it is learnt from them."""
     on_update: Callable[[UpdateInfo], None] = lambda *_: None
     on_micro_batch: Callable[[MicroBatch], None] | None = None
 
@@ -51,10 +58,14 @@ class TrainingRun:
     served: Served
     crew: Callable[[OnEnding], AbstractAsyncContextManager[Crew]]
     """Those who play, for as long as an `async with` block lasts."""
+    write: Write
+    """Writes the policy's weights as they are, whole."""
     tasks: TaskSet
     trainer: Trainer
     algorithm: Algorithm
     progress: Progress = field(default_factory=Progress)
+    track: Callable[[UpdateInfo], None] = lambda _: None
+    """Hands an update to the recipe's trackers."""
 
     async def train(self) -> list[UpdateInfo]:
         """Update until the recipe's last version; resumable after any interruption."""
@@ -62,6 +73,7 @@ class TrainingRun:
         updates = []
         async for update in self.updates():
             updates.append(update)
+            self.track(update)
             self.progress.on_update(update)
             self.progress.on_unit()
         return updates
@@ -73,6 +85,7 @@ class TrainingRun:
         task_type = self.tasks.task_type if isinstance(self.tasks, Typed) else None
 
         def measured() -> dict[str, float]:
+            self.progress.on_collected()
             told = cache_hits() | statistics(endings, task_type)
             endings.clear()
             return told
@@ -102,6 +115,17 @@ class TrainingRun:
         self.progress.on_phase(f"evaluate v{self.served.policy.version}, T={temperature:g}", len(task_ids))
         async with self.crew(lambda _: self.progress.on_unit()) as crew:
             return await crew.trials(task_ids, temperature)
+
+    def whole_policy(self) -> Policy:
+        """The policy in one piece; where several ranks have a part each, a copy."""
+        own = self.served.policy
+        if own.ranks.count == 1:
+            return own
+        policy, _ = load_policy(self.recipe)
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(Path(folder))
+            load_weights(Path(folder), policy, own.version)
+        return policy
 
     def _missing_tasks(self, held: Sequence[str]) -> Iterator[str]:
         """The tasks of the next update but those `held`, and then those after. All updates' tasks are one endless order
@@ -159,50 +183,57 @@ def training_run(
 ) -> Iterator[TrainingRun]:
     """Set a run up in `folder`, or take it up again where it stands there.
 
-    `folder` holds `recipe.yaml` (as resolved), `checkpoints/` and, unless another `pool` is named, `pool.sqlite`.
+    `folder` holds `recipe.yaml` (as resolved), `checkpoints/` and, unless another `pool` is named here or in the
+    recipe, `pool.sqlite`.
     `watch` may wrap the engine that the gateway serves.
     """
     progress = progress or Progress()
     check_port(port)
-    tasks = build_tasks(recipe.environment)
-    algorithm = build_algorithm(recipe)
-    policy, renderer = load_policy(recipe)
-    with sole_use_of(folder), open_pool(pool or folder / POOL_FILE, make=True) as opened:
-        learner = Learner(policy, recipe.learner)
-        language = Language(tokenize=renderer.encode, action_mask=partial(action_mask, renderer))
+    trackers = chosen_trackers(recipe.tracking)
+    location = pool or recipe.pool or folder / POOL_FILE
+    desk = leading(recipe, folder, progress.on_micro_batch, progress.on_unit)
+    with sole_use_of(folder), open_pool(location, make=True) as opened, desk as own:
         run = Run(name=recipe.name, folder=folder, pool=opened)
-        trainer = Trainer(run, learner, algorithm, recipe.trainer, progress.on_micro_batch, language)
-        resumed = trainer.resume()
-        write_recipe(recipe, folder)  # only now: settings that do not fit the checkpoint must not replace those that do
-        if not resumed and recipe.warmup.updates:
-            progress.on_phase("warm up", recipe.warmup.updates)
-            for _ in warm_up(policy, renderer, tasks, recipe.warmup):
-                progress.on_unit()
-            policy.begin_critic()
-            trainer.save()
+        trainer = Trainer(run, own.study, recipe.trainer, own.together)
+        _begin(recipe, folder, trainer, own, progress)
         plan = Plan(
             recipe=recipe,
             folder=folder,
-            policy=policy,
-            renderer=renderer,
-            tasks=tasks,
-            algorithm=algorithm,
+            policy=own.policy,
+            write=partial(own.together.call, "write"),
+            renderer=own.renderer,
+            tasks=build_tasks(recipe.environment),
+            algorithm=own.algorithm,
             pool=opened,
-            location=str(pool or folder / POOL_FILE),
+            location=str(location),
             port=port,
             watch=watch,
         )
-        if recipe.mode != "inline" and not resumed and not recipe.warmup.updates:
-            trainer.save()  # other processes begin with what a checkpoint holds
-        with MODES[recipe.mode](plan) as staff:
+        tracked = tracked_run(recipe.name, folder, recipe.model_dump(mode="json"))
+        with MODES[recipe.mode](plan) as staff, tracking(trackers, tracked) as track:
             trainer.publish = staff.publish
             yield TrainingRun(
                 recipe=recipe,
                 folder=folder,
                 served=staff.served,
                 crew=staff.crew,
-                tasks=tasks,
+                write=plan.write,
+                tasks=plan.tasks,
                 trainer=trainer,
-                algorithm=algorithm,
+                algorithm=own.algorithm,
                 progress=progress,
+                track=track,
             )
+
+
+def _begin(recipe: RecipeConfig, folder: Path, trainer: Trainer, own: Desk, progress: Progress) -> None:
+    """From the newest checkpoint, or else by a warm-up, which is then the first one."""
+    resumed = trainer.resume()
+    write_recipe(recipe, folder)  # only now: settings that do not fit the checkpoint must not replace those that do
+    if resumed:
+        return
+    if recipe.warmup.updates:
+        progress.on_phase("warm up", recipe.warmup.updates)
+        own.together.call("warm_up")
+    if recipe.warmup.updates or recipe.mode != "inline":
+        trainer.save()  # other processes begin with what a checkpoint holds

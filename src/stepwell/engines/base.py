@@ -3,12 +3,16 @@
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from stepwell.errors import EngineError
 from stepwell.rendering.messages import Message, Tool
 from stepwell.types import FinishReason, Ids, Sampling, TokenSource
+
+TOLERANCE: Final = 1e-2
+"""Nats by which two programs, or two precisions, may differ in the log-probability of one token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +142,41 @@ class ReportsCache(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A version of the weights, and what tells that an engine samples with them: reloads can be silently wrong."""
+
+    folder: Path
+    """Where they are, under the same path for whoever loads them."""
+    version: int
+    """Policy version that tokens are recorded with from then on."""
+    prompt_ids: Ids
+    """int32 [P], P >= 1: a prompt to try them with."""
+    token: int
+    """The likeliest token after it."""
+    logprob: float
+    """Of that token, as the trainer computes it: nats, at temperature 1."""
+    tolerance: float = TOLERANCE
+    """By how much the engine's may differ."""
+
+
+class WrongWeights(EngineError):
+    """The engine may hold weights of no version: nothing that it samples is worth anything until good ones come."""
+
+
 @runtime_checkable
 class TakesWeights(Protocol):
     """An engine that goes on with other weights."""
 
-    async def load(self, folder: Path, version: int) -> None:
-        """Sample with the weights in `folder` from now on, as `version`; requests under way go on with them.
+    async def load(self, weights: Weights) -> float:
+        """Sample with these from now on; requests under way go on with them.
+
+        Returns:
+            How far the engine's log-probability is from the trainer's, in nats: at most `weights.tolerance`.
 
         Raises:
-            ConfigError: they are not of this model.
-            EngineError: they could not be loaded.
+            ConfigError: they are not of this model, or it cannot be given weights; it goes on with those it has.
+            WrongWeights: loading broke off, or what it computes now is something else.
+            EngineError: they could not be loaded; it goes on with those it has.
         """
         ...

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,12 +19,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from stepwell.engines.base import CacheUse, Chunk, Generation
+from stepwell.engines.base import CacheUse, Chunk, Generation, Weights, WrongWeights
 from stepwell.engines.constraint import Constraint, ConstraintCompiler
 from stepwell.engines.sampling import Pick, Wish, sample
+from stepwell.engines.weights import verified
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.policy.kv_cache import CachedSegments, KVSlots, Segment
 from stepwell.policy.model import Policy
+from stepwell.policy.shards import SHARDS
 from stepwell.policy.weights import load_weights
 from stepwell.prefix_tree.tree import common_prefix
 from stepwell.types import FinishReason, Ids, TokenSource
@@ -165,12 +166,15 @@ class LocalEngine:
             raise InvalidRequest("this engine was made without a tokenizer, so it cannot hold a response to a schema")
         return await asyncio.to_thread(self._constraints.compile, json_schema)
 
-    async def load(self, folder: Path, version: int) -> None:
+    async def load(self, weights: Weights) -> float:
         """Put what `stepwell.policy.weights.save_weights` wrote into the policy (see `TakesWeights`)."""
         try:
-            await asyncio.to_thread(load_weights, folder, self._policy, version)
+            await asyncio.to_thread(load_weights, weights.folder, self._policy, weights.version)
         except (OSError, SafetensorError) as error:
-            raise EngineError(f"the weights in {folder} cannot be read: {error}") from error
+            # a single file is read as a whole before anything changes, shards are read into their places
+            kind = WrongWeights if (weights.folder / SHARDS).is_dir() else EngineError
+            raise kind(f"the weights in {weights.folder} cannot be read: {error}") from error
+        return await verified(self, weights)
 
     def close(self) -> None:
         """Stop sampling; requests under way end with an EngineError."""

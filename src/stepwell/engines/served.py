@@ -51,7 +51,7 @@ class ServedConfig(UpstreamConfig):
 
 
 class ServedEngine:
-    """The facts of an engine behind a server. `policy_version` is set by whoever publishes weights to the server."""
+    """The facts of an engine behind a server; `policy_version` is that of the weights it was last known to have."""
 
     HEALTH_PATH = "/health"
     """Where a GET succeeds as long as the server could answer."""
@@ -193,14 +193,25 @@ def split_by_version(chunk: Chunk, version: int) -> list[Chunk]:
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    root: str | None = None
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-async def served_model(upstream: Upstream, name: str) -> tuple[str, int]:
-    """Name and context length of the model `name` that the server offers; of its first one if the name is empty.
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a server says about a model that it offers."""
+
+    id: str
+    context_length: int
+    root: str
+    """What it was started with, a folder perhaps; empty: it does not tell."""
+
+
+async def served_model(upstream: Upstream, name: str) -> ServedModel:
+    """The model `name` that the server offers; its first one if the name is empty.
 
     Raises:
         ConfigError: it does not offer it, or does not say how long its context is.
@@ -213,4 +224,4 @@ async def served_model(upstream: Upstream, name: str) -> tuple[str, int]:
         raise ConfigError(f"{upstream.url} does not serve {name!r}; it serves {names}")
     if model.max_model_len is None:
         raise ConfigError(f"{upstream.url} does not tell how long a context {model.id!r} takes (max_model_len)")
-    return model.id, model.max_model_len
+    return ServedModel(model.id, model.max_model_len, model.root or "")

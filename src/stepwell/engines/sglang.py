@@ -6,37 +6,39 @@ Under a JSON schema they are those after the schema's mask; such responses are s
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from stepwell.engines.base import Chunk, Engine, Generation
+from stepwell.engines.base import Chunk, Engine, Generation, Weights
 from stepwell.engines.replicas import replicated
 from stepwell.engines.served import (
     NEUTRAL,
     NOISE,
     Answer,
     Problem,
-    ServedConfig,
-    ServedEngine,
     Syntax,
     Top,
     room_for,
     served_model,
     split_by_version,
 )
+from stepwell.engines.updating import UnderWay, UpdatableConfig, UpdatableEngine
 from stepwell.engines.upstream import Upstream
+from stepwell.engines.weights import Layout, holds_adapter
 from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import FinishReason
 
 _PATH: Final = "/generate"
+_UPDATE_PATH: Final = "/update_weights_from_disk"
 _COLDEST: Final = 1e-5
 """Logits divided by less than this could overflow."""
 
 
-class SGLangConfig(ServedConfig):
+class SGLangConfig(UpdatableConfig):
     """SGLang's server. Start it with --incremental-streaming-output: else each event repeats all tokens before it."""
 
     async def connect(self, renderer: Renderer, syntax: Syntax) -> Engine:  # noqa: ARG002 - it takes and gives ids
@@ -72,13 +74,22 @@ class _Event(msgspec.Struct):
 
 class _ServerInfo(msgspec.Struct):
     enable_deterministic_inference: bool = False
+    model_path: str = ""
+
+
+class _Updated(msgspec.Struct):
+    success: bool
+    message: str = ""
 
 
 _EVENTS: Final = msgspec.json.Decoder(_Event)
+_UPDATED: Final = msgspec.json.Decoder(_Updated)
 
 
-class SGLangEngine(ServedEngine):
+class SGLangEngine(UpdatableEngine):
     """Samples on an SGLang server; meets `stepwell.engines.base.Engine`."""
+
+    START_WITH = "a version that has /update_weights_from_disk"
 
     def __init__(
         self,
@@ -90,9 +101,18 @@ class SGLangEngine(ServedEngine):
         seeded: bool,
         eos_ids: Sequence[int],
         policy_version: int = 0,
+        under_way: UnderWay = "continue",
+        root: str = "",
     ) -> None:
         """Use `connect`, which asks the server for its facts."""
-        super().__init__(upstream, model=model, context_length=context_length, policy_version=policy_version)
+        super().__init__(
+            upstream,
+            model=model,
+            context_length=context_length,
+            policy_version=policy_version,
+            under_way=under_way,
+            root=root,
+        )
         self._original = original_logprobs
         self._seeded = seeded
         self._eos_ids = list(eos_ids)
@@ -107,19 +127,21 @@ class SGLangEngine(ServedEngine):
         """
         upstream = Upstream(url, config)
         try:
-            model, context_length = await served_model(upstream, config.model)
+            served = await served_model(upstream, config.model)
             info = await upstream.get("/get_server_info", _ServerInfo)
             original = await _reports_original(upstream)
         finally:
             await upstream.aclose()  # requests may come from another event loop than this one
         return cls(
             upstream,
-            model=model,
-            context_length=context_length,
+            model=served.id,
+            context_length=served.context_length,
             original_logprobs=original,
             seeded=info.enable_deterministic_inference,
             eos_ids=eos_ids,
             policy_version=config.policy_version,
+            under_way=config.under_way,
+            root=info.model_path,
         )
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
@@ -141,6 +163,34 @@ class SGLangEngine(ServedEngine):
                 if failure is not None:
                     raise failure
         yield answering.end()
+
+    def refuse(self, folder: Path, layout: Layout) -> None:
+        """See `UpdatableEngine`."""
+        if holds_adapter(folder):
+            raise ConfigError("SGLang is given whole models only: write one with export_model, which merges adapters")
+        super().refuse(folder, layout)
+
+    async def pause(self, under_way: UnderWay) -> None:
+        """See `UpdatableEngine`: requests that continue go back into the queue, and their prompts are computed again.
+
+        For those that are to finish nothing need be done: an update that finds the server running waits for them.
+        """
+        if under_way == "continue":
+            await self.told("/pause_generation", {"mode": "retract"})
+
+    async def replace(self, weights: Weights) -> None:
+        """See `UpdatableEngine`."""
+        order = {"model_path": str(weights.folder.absolute()), "flush_cache": True}
+        updated = await self._upstream.post(_UPDATE_PATH, order, _UPDATED)
+        if not updated.success:
+            raise EngineError(updated.message)
+
+    async def forget(self) -> None:
+        """The update has flushed the cache."""
+
+    async def resume(self) -> None:
+        """See `UpdatableEngine`."""
+        await self.told("/continue_generation", {})
 
     def _read(self, answering: Answer, payloads: Sequence[bytes]) -> StepwellError | None:
         """Add events to the answer; gives the failure that one of them is, so that those before it are not lost."""

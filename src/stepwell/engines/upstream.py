@@ -93,6 +93,11 @@ class Upstream:
         """
         return await self._asked("POST", path, msgspec.json.encode(body), decoder)
 
+    async def tell(self, path: str, body: Mapping[str, Any]) -> None:
+        """Give an order whose answer says no more than that it was followed. Raises as `post` does."""
+        with await self._http.request("POST", path, msgspec.json.encode(body)) as response:
+            await self._accepted(response)
+
     async def _asked(self, method: str, path: str, body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
         with await self._http.request(method, path, body) as response:
             return self.decoded(await self._accepted(response), decoder)

@@ -8,38 +8,41 @@ after the schema's mask; such responses are scored a second time, as prompts, wh
 
 from collections.abc import AsyncGenerator, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from stepwell.engines.base import Chunk, Engine, Generation
+from stepwell.engines.base import Chunk, Engine, Generation, Weights
 from stepwell.engines.replicas import replicated
 from stepwell.engines.served import (
     NEUTRAL,
     NOISE,
     Answer,
     Problem,
-    ServedConfig,
-    ServedEngine,
     Syntax,
     Top,
     room_for,
     served_model,
     split_by_version,
 )
-from stepwell.engines.upstream import Upstream
+from stepwell.engines.updating import UnderWay, UpdatableConfig, UpdatableEngine
+from stepwell.engines.upstream import Refused, Upstream
+from stepwell.engines.weights import OUTPUT_LAYER, Layout, holds_adapter
 from stepwell.errors import ConfigError, ContextOverflow, EngineError, InvalidRequest, StepwellError
 from stepwell.rendering.renderer import Renderer
 from stepwell.types import FinishReason
 
 _PATH: Final = "/v1/completions"
+_ADAPTER: Final = "stepwell-adapter"
+"""Under which a published adapter is known to the server."""
 _COLDEST: Final = 0.01
 """vLLM silently raises temperatures between 0 and this."""
 _TOO_OLD: Final = "sends no token ids: it needs vLLM 0.10.2 or later, which knows return_token_ids"
 
 
-class VLLMConfig(ServedConfig):
+class VLLMConfig(UpdatableConfig):
     """vLLM's OpenAI server (`vllm serve`), 0.10.2 or later."""
 
     async def connect(self, renderer: Renderer, syntax: Syntax) -> Engine:  # noqa: ARG002 - it takes and gives ids
@@ -80,8 +83,17 @@ _EVENTS: Final = msgspec.json.Decoder(_Event)
 _TOPS: Final = msgspec.json.Decoder(list[dict[str, float]])
 
 
-class VLLMEngine(ServedEngine):
+class _Reset(msgspec.Struct):
+    success: bool
+
+
+_RESET: Final = msgspec.json.Decoder(_Reset)
+
+
+class VLLMEngine(UpdatableEngine):
     """Samples on a vLLM server; meets `stepwell.engines.base.Engine`."""
+
+    START_WITH = "VLLM_SERVER_DEV_MODE=1 in its environment"
 
     def __init__(
         self,
@@ -92,11 +104,22 @@ class VLLMEngine(ServedEngine):
         processed_logprobs: bool,
         eos_ids: Sequence[int],
         policy_version: int = 0,
+        under_way: UnderWay = "continue",
+        root: str = "",
     ) -> None:
         """Use `connect`, which asks the server for its facts."""
-        super().__init__(upstream, model=model, context_length=context_length, policy_version=policy_version)
+        super().__init__(
+            upstream,
+            model=model,
+            context_length=context_length,
+            policy_version=policy_version,
+            under_way=under_way,
+            root=root,
+        )
         self._processed = processed_logprobs
         self._eos_ids = list(eos_ids)
+        self._asked = model
+        """The model that requests name: the one that is served, or the adapter to it."""
 
     @classmethod
     async def connect(cls, url: str, config: VLLMConfig, eos_ids: Sequence[int]) -> "VLLMEngine":
@@ -108,17 +131,19 @@ class VLLMEngine(ServedEngine):
         """
         upstream = Upstream(url, config)
         try:
-            model, context_length = await served_model(upstream, config.model)
-            processed = await _reports_processed(upstream, model)
+            served = await served_model(upstream, config.model)
+            processed = await _reports_processed(upstream, served.id)
         finally:
             await upstream.aclose()  # requests may come from another event loop than this one
         return cls(
             upstream,
-            model=model,
-            context_length=context_length,
+            model=served.id,
+            context_length=served.context_length,
             processed_logprobs=processed,
             eos_ids=eos_ids,
             policy_version=config.policy_version,
+            under_way=config.under_way,
+            root=served.root,
         )
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
@@ -141,6 +166,53 @@ class VLLMEngine(ServedEngine):
                 if failure is not None:
                     raise failure
         yield answering.end()
+
+    def refuse(self, folder: Path, layout: Layout) -> None:
+        """See `UpdatableEngine`."""
+        if OUTPUT_LAYER not in layout and not holds_adapter(folder):
+            raise ConfigError(
+                f"the checkpoint has no {OUTPUT_LAYER}: vLLM would silently keep its old output layer when it loads "
+                "tied embeddings; write it with export_model(..., untied=True)"
+            )
+        super().refuse(folder, layout)
+
+    def manner(self, weights: Weights) -> UnderWay:
+        """See `UpdatableEngine`: a request keeps the adapter that it began with, or that it began without one."""
+        adapted = self._asked != self.model
+        return super().manner(weights) if adapted == holds_adapter(weights.folder) else "finish"
+
+    async def pause(self, under_way: UnderWay) -> None:
+        """See `UpdatableEngine`: requests that continue are frozen in their places."""
+        await self.told(f"/pause?mode={'keep' if under_way == 'continue' else 'wait'}", {})
+
+    async def replace(self, weights: Weights) -> None:
+        """See `UpdatableEngine`."""
+        if holds_adapter(weights.folder):
+            await self._adapt(weights)
+            return
+        arguments = {"weights_path": str(weights.folder.absolute())}
+        await self._upstream.tell("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+        self._asked = self.model
+
+    async def _adapt(self, weights: Weights) -> None:
+        """Have an adapter loaded in the place of the last one, and ask for it from now on."""
+        adapter = {"lora_name": _ADAPTER, "lora_path": str(weights.folder.absolute()), "load_inplace": True}
+        try:
+            await self._upstream.tell("/v1/load_lora_adapter", adapter)
+        except Refused as error:
+            remedy = "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+            raise ConfigError(f"{self.url} takes no adapters; start it with {remedy}: {error}") from error
+        self._asked = _ADAPTER
+
+    async def forget(self) -> None:
+        """See `UpdatableEngine`: the prompts of requests that continue are computed again, by the new weights."""
+        reset = await self._upstream.post("/reset_prefix_cache?reset_running_requests=true", {}, _RESET)
+        if not reset.success:
+            raise EngineError("it could not reset its prefix cache")
+
+    async def resume(self) -> None:
+        """See `UpdatableEngine`."""
+        await self.told("/resume", {})
 
     def _read(self, answering: Answer, payloads: Sequence[bytes], top: int) -> StepwellError | None:
         """Add events to the answer; gives the failure that one of them is, so that those before it are not lost."""
@@ -203,7 +275,7 @@ class VLLMEngine(ServedEngine):
     def _body(self, request: Generation, room: int) -> dict[str, Any]:
         sampling = request.sampling
         body = NEUTRAL | {
-            "model": self.model,
+            "model": self._asked,
             "prompt": request.prompt_ids.tolist(),
             "max_tokens": room,
             "temperature": sampling.temperature,
@@ -226,7 +298,7 @@ class VLLMEngine(ServedEngine):
 
     def _scoring(self, request: Generation, sampled: Chunk) -> dict[str, Any]:
         return {
-            "model": self.model,
+            "model": self._asked,
             "prompt": [*request.prompt_ids.tolist(), *sampled.token_ids],
             "max_tokens": 1,
             "temperature": 0.0,

@@ -6,21 +6,18 @@ gateway takes no further call until good weights come.
 """
 
 import asyncio
-from contextlib import aclosing
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from stepwell.engines.base import Engine, Generation, TakesWeights
-from stepwell.errors import EngineError, InvalidRequest
+from stepwell.engines.base import TOLERANCE, Engine, TakesWeights, Weights, WrongWeights
+from stepwell.errors import ConfigError, InvalidRequest
 from stepwell.gateway.gate import Gate
-from stepwell.types import Sampling
 
-_TOLERANCE: Final = 1e-2
-"""Nats by which two programs, or two precisions, may differ in the log-probability of one token."""
+_LARGEST_ID: Final = 2**31 - 1
 
 
 class Publication(BaseModel):
@@ -29,14 +26,14 @@ class Publication(BaseModel):
     version: int = Field(ge=0)
     """Policy version that the engine's tokens are recorded with from then on."""
     folder: str
-    """Where they are, on the machine of the engine."""
-    prompt_ids: list[int] = Field(min_length=1)
+    """Where they are, under the same path for the gateway and for the engine's servers."""
+    prompt_ids: list[Annotated[int, Field(ge=0, le=_LARGEST_ID)]] = Field(min_length=1)
     """A prompt to try them with."""
     token: int
     """The likeliest token after it."""
     logprob: float
     """Its log-probability, in nats, at temperature 1."""
-    tolerance: float = Field(default=_TOLERANCE, gt=0)
+    tolerance: float = Field(default=TOLERANCE, gt=0)
     """By how much the engine's may differ."""
 
 
@@ -70,28 +67,34 @@ class Publishing:
         engine = self._engine
         if not isinstance(engine, TakesWeights):
             raise InvalidRequest(f"the engine of {engine.model!r} cannot load weights; start it again with them")
+        weights = _weights(publication)
         async with self._turn:
-            await engine.load(Path(publication.folder), publication.version)
-            difference = await self._difference(publication)
-            if not difference <= publication.tolerance:
-                self._spoilt = True
-                self._gate.pause()
-                raise EngineError(
-                    f"the engine does not compute what version {publication.version} does: the log-probability of "
-                    f"token {publication.token} differs by {difference:.3g} nats. Calls wait until good weights come"
-                )
-            if self._spoilt:
-                self._spoilt = False
-                self._gate.resume()
+            try:
+                difference = await engine.load(weights)
+            except ConfigError as error:
+                raise InvalidRequest(str(error), param="folder") from error
+            except WrongWeights as error:
+                self._close()
+                raise WrongWeights(f"{error}. Calls wait until good weights come") from error
+            self._open()
         return Published(policy_version=engine.policy_version, difference=difference)
 
-    async def _difference(self, publication: Publication) -> float:
-        request = Generation(
-            prompt_ids=np.array(publication.prompt_ids, np.int32),
-            sampling=Sampling(temperature=1.0, max_tokens=1),
-            top_logprobs=1,
-        )
-        async with aclosing(self._engine.generate(request)) as chunks:
-            tops = [top async for chunk in chunks for top in chunk.top]
-        found = dict(tops[0]) if tops else {}
-        return abs(found.get(publication.token, float("inf")) - publication.logprob)
+    def _close(self) -> None:
+        self._spoilt = True
+        self._gate.pause()
+
+    def _open(self) -> None:
+        if self._spoilt:
+            self._spoilt = False
+            self._gate.resume()
+
+
+def _weights(publication: Publication) -> Weights:
+    return Weights(
+        folder=Path(publication.folder),
+        version=publication.version,
+        prompt_ids=np.array(publication.prompt_ids, np.int32),
+        token=publication.token,
+        logprob=publication.logprob,
+        tolerance=publication.tolerance,
+    )

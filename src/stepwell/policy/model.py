@@ -88,7 +88,7 @@ class Policy:
         _refuse_inexact(self)
         self._autocast = config.precision == "bfloat16"
         self.critic = Critic(config.critic, self._backbone, int(facts.hidden_size), config.value_head_size)
-        _freeze_all_but_last(model, self._backbone, config.trainable_layers)
+        freeze_all_but_last(model, self._backbone, config.trainable_layers)
         self._adapted = config.lora is not None
         if config.lora is not None:
             add_adapters(model, config.lora)
@@ -294,7 +294,8 @@ def _short_windows(model: nn.Module) -> Iterator[None]:
             owner.sliding_window = window
 
 
-def _freeze_all_but_last(model: nn.Module, backbone: Any, layers: int | None) -> None:
+def freeze_all_but_last(model: nn.Module, backbone: Any, layers: int | None) -> None:
+    """Let only the last `layers` and the final norm be trained; None: everything. Raises ConfigError."""
     if layers is None:
         return
     total = len(backbone.layers)

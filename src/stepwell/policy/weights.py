@@ -4,16 +4,19 @@ The local engine samples from the trained policy itself, so publishing to it is 
 serving later, and for other programs.
 """
 
+import copy
 import json
-import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from stepwell.errors import NotFound
 from stepwell.policy.model import Policy
+from stepwell.policy.placing import placed
 from stepwell.policy.shards import SHARDS, read_shards, refuse_other, shards_in, whole
 
 WEIGHTS_FILE: Final = "trainable.safetensors"
@@ -66,14 +69,31 @@ def load_newest(folder: Path, policy: Policy) -> int:
     return version
 
 
-def export_model(policy: Policy, source: Path, target: Path) -> None:
-    """Write the whole model with the tokenizer of `source` as a Hugging Face checkpoint, whole or not at all."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    policy.plain_model().save_pretrained(partial)
-    for name in _TOKENIZER_FILES:
-        if (source / name).exists():
-            shutil.copy(source / name, partial / name)
-    (partial / "stepwell.json").write_text(json.dumps({"policy_version": policy.version}), encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+def export_model(policy: Policy, source: Path, target: Path, *, untied: bool = False) -> None:
+    """Write the whole model with the tokenizer of `source` as a Hugging Face checkpoint, whole or not at all.
+
+    `untied`: store the output layer also where it is tied to the embeddings, as a model in which it is not. vLLM, when
+    it reloads weights, would otherwise keep its old one.
+    """
+    model = policy.plain_model()
+    with placed(target) as folder:
+        (_untied(model) if untied else model).save_pretrained(folder)
+        for name in _TOKENIZER_FILES:
+            if (source / name).exists():
+                shutil.copy(source / name, folder / name)
+        (folder / "stepwell.json").write_text(json.dumps({"policy_version": policy.version}), encoding="utf-8")
+
+
+def _untied(model: Any) -> Any:
+    """A model with the same parameters, its output layer's a tensor of its own."""
+    if not model.config.tie_word_embeddings:
+        return model
+    config = copy.deepcopy(model.config)
+    config.tie_word_embeddings = False
+    with torch.device("meta"):
+        untied = type(model)(config)
+    state = model.state_dict()
+    untied.load_state_dict(state, assign=True)
+    head = untied.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    return untied

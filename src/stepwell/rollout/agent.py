@@ -77,7 +77,9 @@ class ChatAgent:
     default client probes every idle connection before each request. That is a third of the CPU time per call.
     """
 
-    def __init__(self, gateway_url: str, model: str, config: ChatAgentConfig, *, reached: bool = False) -> None:
+    def __init__(
+        self, gateway_url: str, model: str, config: ChatAgentConfig, *, key: str = "unused", reached: bool = False
+    ) -> None:
         """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`; `reached`: it is known to be there."""
         self._url = gateway_url.rstrip("/")
         self._model = model
@@ -85,7 +87,7 @@ class ChatAgent:
         self._reached = reached
         self._client = openai.AsyncOpenAI(
             base_url=f"{self._url}/v1",
-            api_key="unused",
+            api_key=key,
             timeout=config.timeout,
             max_retries=2,
             http_client=openai.DefaultAioHttpClient(),

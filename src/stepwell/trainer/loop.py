@@ -1,4 +1,4 @@
-"""The training loop: lease ready groups, give credit, update, checkpoint, acknowledge. It knows no algorithm by name.
+"""The training loop: lease ready groups, have them learnt, checkpoint, acknowledge.
 
 Order matters where a kill may strike: the checkpoint is written before the lease is acknowledged and remembers the
 lease, so no batch is lost and none is trained on twice.
@@ -10,25 +10,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from pydantic import Field
 
-from stepwell.algorithms.base import Algorithm, Inputs, Language
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
 from stepwell.errors import ConfigError, InvalidRequest, NotFound
+from stepwell.policy.ranks import ALONE
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.trainer.ahead import Ahead, Producer
-from stepwell.trainer.checkpoint import Progress, load_checkpoint, load_snapshots, save_checkpoint
-from stepwell.trainer.collate import bounded, make_samples, whiten
-from stepwell.trainer.evidence import Evidence
+from stepwell.trainer.checkpoint import Progress
 from stepwell.trainer.staleness import lag, staleness
-from stepwell.trainer.sweep import sweep_update
-from stepwell.trainer.update import Learner, Watch
-from stepwell.types import Group, Sample, UpdateInfo
+from stepwell.trainer.study import Study
+from stepwell.trainer.together import Together
+from stepwell.types import Group, UpdateInfo
 
 
 class TrainerConfig(Config):
@@ -76,32 +74,16 @@ class Run:
     pool: Pool
 
 
-def _unknown(what: object) -> Any:
-    raise ConfigError(f"the algorithm needs the model's language, which this trainer was not given: {str(what)[:80]}")
-
-
-_NO_LANGUAGE: Final = Language(tokenize=_unknown, action_mask=_unknown)
-
-
 class Trainer:
     """Executes an algorithm on what a pool holds."""
 
-    def __init__(
-        self,
-        run: Run,
-        learner: Learner,
-        algorithm: Algorithm,
-        config: TrainerConfig,
-        on_micro_batch: Watch | None = None,
-        language: Language = _NO_LANGUAGE,
-    ) -> None:
-        """`on_micro_batch` sees each micro-batch just before it is trained on."""
+    def __init__(self, run: Run, study: Study, config: TrainerConfig, together: Together | None = None) -> None:
+        """Of several ranks, this is for the first one; the others follow it by `together`."""
         self._run = run
-        self._learner = learner
-        self._algorithm = algorithm
+        self._policy = study.learner.policy
+        self._siblings = study.algorithm.siblings is not None
         self._config = config
-        self._on_micro_batch = on_micro_batch
-        self._evidence = Evidence(learner, algorithm, language)
+        self._ranks = together or Together(ALONE, study.functions)
         self._unacknowledged: list[str] = []
         self._published = 0
         """The version that whoever samples has; only looked at while they sample ahead."""
@@ -110,12 +92,11 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none. What a killed run still held is given back."""
-        progress = load_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer)
-        self._evidence.snapshots = load_snapshots(self._checkpoints)
+        progress: Progress | None = self._ranks.call("load")
         for lease_id in progress.lease_ids if progress else ():
             self._acknowledge(lease_id)
         self._run.pool.release_all(self._run.name)
-        self._drop_later(self._learner.policy.version)
+        self._drop_later(self._policy.version)
         return progress is not None
 
     def _drop_later(self, version: int) -> None:
@@ -126,9 +107,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""
-        progress = Progress(policy_version=self._learner.policy.version, lease_ids=tuple(self._unacknowledged))
-        snapshots = self._evidence.snapshots
-        save_checkpoint(self._checkpoints, self._learner.policy, self._learner.optimizer, progress, snapshots)
+        self._ranks.call("save", self._unacknowledged)
 
     async def updates(self, collect: Collect, measured: Measured = dict) -> AsyncIterator[UpdateInfo]:
         """Train until `config.updates`, or until it is enough; `measured` is asked once the groups are there.
@@ -148,10 +127,10 @@ class Trainer:
         Raises:
             ConfigError: the algorithm's groups must be sampled by the policy as it is.
         """
-        if self._algorithm.siblings is not None:
+        if self._siblings:
             raise ConfigError("siblings are sampled turn by turn, each after an update: set trainer.max_staleness=0")
         config = self._config
-        self._published = self._learner.policy.version
+        self._published = self._policy.version
 
         async def lease() -> Lease:
             return await asyncio.to_thread(self._lease_ready, 1, max(self._published - config.max_staleness, 0))
@@ -174,7 +153,7 @@ class Trainer:
     async def _updates(
         self, batch: Callable[[], Awaitable[list[Lease]]], measured: Measured
     ) -> AsyncIterator[UpdateInfo]:
-        while self._learner.policy.version < self._config.updates and not await asyncio.to_thread(self._enough):
+        while self._policy.version < self._config.updates and not await asyncio.to_thread(self._enough):
             started = time.perf_counter()
             leases = await batch()
             collected = time.perf_counter()
@@ -182,7 +161,7 @@ class Trainer:
             metrics = await asyncio.to_thread(self._learn, _in_order(leases))
             learnt = time.perf_counter()
             await asyncio.to_thread(self.publish)
-            self._published = self._learner.policy.version
+            self._published = self._policy.version
             metrics |= {
                 **others,
                 **lag(metrics),
@@ -195,7 +174,7 @@ class Trainer:
     def _enough(self) -> bool:
         if self._config.stop_at_reward is None and self._config.stop_at_tokens is None:
             return False
-        version = self._learner.policy.version  # a run that was killed may have recorded later ones, which it will redo
+        version = self._policy.version  # a run that was killed may have recorded later ones, which it will redo
         made = [dict(u.metrics) for u in self._run.pool.updates(self._run.name) if u.policy_version <= version]
         return self._good_enough(made) or self._spent(made)
 
@@ -213,7 +192,7 @@ class Trainer:
         leases: list[Lease] = []
         missing, unsuccessful = self._config.groups_per_update, 0
         while missing:
-            lease = await asyncio.to_thread(self._lease_ready, missing, self._learner.policy.version)
+            lease = await asyncio.to_thread(self._lease_ready, missing, self._policy.version)
             if lease.groups:
                 leases.append(lease)
                 missing -= len(lease.groups)
@@ -232,7 +211,7 @@ class Trainer:
         wanted = Selection(channel=self._run.name, min_policy_version=min_policy_version)
         spec = LeaseSpec(
             consumer=self._run.name,
-            unit="group" if self._algorithm.siblings is None else "siblings",
+            unit="siblings" if self._siblings else "group",
             limit=limit,
             seconds=self._config.lease_seconds,
             selection=wanted,
@@ -240,48 +219,12 @@ class Trainer:
         return self._run.pool.lease(spec)
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
-        metrics = _collection_metrics(groups) | staleness(groups, self._learner.policy.version)
-        if self._algorithm.regroup is not None:
-            groups = self._algorithm.regroup(groups)
-        self._evidence.refresh()
-        groups = self._evidence.penalised(groups)
-        inputs = self._evidence.inputs(groups)
-        metrics |= self._diagnosis(groups, inputs)
-        samples = self._samples(groups, inputs)
-        if not samples:
-            return metrics | self._nothing_learnt(groups)
-        metrics["zero_advantage_rate"] = float(np.mean([not sample.advantages.any() for sample in samples]))
-        samples = bounded(whiten(samples, self._algorithm.whiten), self._algorithm.advantage_bound)
-        objective, sweep = self._algorithm.objective, self._algorithm.sweep
-        if sweep is not None:
-            return metrics | sweep_update(self._learner, samples, objective, sweep, self._on_micro_batch)
-        return metrics | self._learner.update(samples, objective, self._on_micro_batch)
-
-    def _nothing_learnt(self, groups: Sequence[Group]) -> dict[str, float]:
-        """The algorithm wants none of the steps in the loss: an update all the same, counted, that changes nothing."""
-        if not any(step.trainable for group in groups for t in group.trajectories for step in t.steps):
-            raise InvalidRequest("none of the leased steps can be trained on: their tokens are unknown or aborted")
-        with self._learner.policy.writing():
-            self._learner.policy.version += 1
-        return {"trained_steps": 0.0, "optimizer_steps": 0.0}
-
-    def _diagnosis(self, groups: Sequence[Group], inputs: Inputs) -> dict[str, float]:
-        told: dict[str, list[float]] = {}
-        diagnose = self._algorithm.diagnose
-        for facts in (diagnose(group, inputs) for group in groups) if diagnose else ():
-            for name, value in facts.items():
-                told.setdefault(name, []).append(value)
-        teacher = self._evidence.snapshots.get("teacher")
-        versions = {} if teacher is None else {"teacher_version": float(teacher.version)}
-        return versions | {name: sum(values) / len(values) for name, values in told.items()}
-
-    def _samples(self, groups: Sequence[Group], inputs: Inputs) -> list[Sample]:
-        assign = self._algorithm.assign
-        credits = {credit.step_id: credit for group in groups for credit in assign(group, inputs)}
-        return self._evidence.completed(make_samples(groups, credits, inputs.values))
+        metrics = _collection_metrics(groups) | staleness(groups, self._policy.version)
+        learnt: dict[str, float] = self._ranks.call("learn", groups)
+        return metrics | learnt
 
     def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
-        version = self._learner.policy.version
+        version = self._policy.version
         self._unacknowledged += [lease.id for lease in leases]
         update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
         self._run.pool.put(update)
@@ -298,10 +241,6 @@ class Trainer:
             self._run.pool.acknowledge(lease_id)
         except NotFound as error:
             raise NotFound(f"the checkpoint was made with another pool: {error}") from error
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self._run.folder / "checkpoints"
 
 
 def _in_order(leases: Sequence[Lease]) -> list[Group]:

@@ -49,8 +49,10 @@ class LearnerConfig(OptimizerConfig):
     that saves 5 % of all tokens or more (`auto`). Changes no result."""
     seed: int = Field(default=0, ge=0)
     """Of the shuffles; with the update's and the epoch's number it gives the order, so a resumed run has the same."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that train together: each keeps a part of the weights and computes a part of each pass."""
     sharding: ShardingConfig = ShardingConfig()
-    """How several processes train together."""
+    """How they do."""
 
 
 class Learner:

@@ -14,16 +14,21 @@ from stepwell.cli.collecting import Workplace
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.fleet.crew import Crew
 from stepwell.cli.fleet.hand import Hand
-from stepwell.cli.fleet.server import serving
+from stepwell.cli.fleet.life import Begin
+from stepwell.cli.fleet.lines import Lines
+from stepwell.cli.fleet.post import Posting
+from stepwell.cli.fleet.server import LOOPBACK, Server, Write, serving
 from stepwell.cli.fleet.workers import Workers
+from stepwell.cli.playing import PlayConfig
 from stepwell.cli.serving import free_port
 from stepwell.engines.base import Engine
-from stepwell.errors import InvalidRequest
+from stepwell.errors import InvalidRequest, MissingDependency
 from stepwell.policy.model import Policy
 from stepwell.pool.base import Pool
 from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import OnEnding
+from stepwell.rollout.run import RolloutConfig
 
 Watch = Callable[[Engine], Engine]
 
@@ -35,6 +40,8 @@ class Plan:
     recipe: RecipeConfig
     folder: Path
     policy: Policy
+    write: Write
+    """Its weights, for whoever samples elsewhere."""
     renderer: Renderer
     tasks: TaskSet
     algorithm: Algorithm
@@ -74,19 +81,71 @@ def local(plan: Plan) -> Iterator[Staff]:
     Raises:
         InvalidRequest: the engine is to be watched, which takes it in this process.
     """
+    rollout = plan.recipe.rollout
+    with _served(plan, LOOPBACK) as server:
+        command = [sys.executable, "-m", "stepwell", "worker", "--run", str(plan.folder), "--gateway", server.url]
+        command += ["--model", plan.policy.name, "--pool", plan.location, f"rollout.concurrency={_share(rollout)}"]
+        yield _staff(plan, server, partial(Lines.begin, command))
+
+
+@contextmanager
+def ray(plan: Plan) -> Iterator[Staff]:
+    """As `local`, with players as actors of a Ray cluster, on whatever nodes it has.
+
+    Raises:
+        MissingDependency: Ray is not installed.
+        InvalidRequest: as for `local`; or the nodes are several machines, and the pool a file of one.
+    """
+    try:
+        from stepwell.cli.fleet import cluster  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingDependency("mode=ray needs Ray: pip install 'stepwell[ray]'") from error
+    rollout = plan.recipe.rollout
+    with cluster.joined(rollout.workers) as there:
+        apart = "://" not in plan.location
+        if apart and there.machines > 1:
+            raise InvalidRequest(
+                f"the cluster has {there.machines} machines, and {plan.location} is a file of this one: keep the pool "
+                "in a database that all of them reach, such as pool=postgresql://user@host/stepwell"
+            )
+        recipe = PlayConfig.model_validate(plan.recipe.model_dump(include=set(PlayConfig.model_fields)))
+        with _served(plan, there.host) as server:
+            posting = Posting(
+                recipe=recipe.model_copy(
+                    update={"rollout": rollout.model_copy(update={"concurrency": _share(rollout)})}
+                ),
+                url=server.url,
+                model=plan.policy.name,
+                key=server.player_key,
+                pool=str(Path(plan.location).absolute()) if apart else plan.location,
+            )
+            yield _staff(plan, server, partial(cluster.Actor.begin, posting))
+
+
+@contextmanager
+def _served(plan: Plan, host: str) -> Iterator[Server]:
     if plan.watch is not None:
         raise InvalidRequest("an engine in another process cannot be watched: use mode=inline")
-    rollout = plan.recipe.rollout
-    with serving(plan.folder, plan.location, plan.port or free_port(), plan.policy) as server:
-        share = max(rollout.concurrency // rollout.workers, 1)
-        command = [sys.executable, "-m", "stepwell", "worker", "--run", str(plan.folder), "--gateway", server.url]
-        command += ["--model", plan.policy.name, "--pool", plan.location, f"rollout.concurrency={share}"]
-        trunks = plan.algorithm.siblings.trunks if plan.algorithm.siblings is not None else 1
-        yield Staff(
-            served=Served(url=server.url, policy=plan.policy, renderer=plan.renderer, pool=plan.pool),
-            crew=partial(Workers, command, rollout.workers, plan.pool, trunks),
-            publish=partial(server.publish, plan.policy),
-        )
+    server = Server(plan.folder, plan.location, plan.port or free_port(host), host)
+    with serving(server, plan.policy.version, plan.write):
+        yield server
 
 
-MODES: Final[dict[str, Callable[[Plan], AbstractContextManager[Staff]]]] = {"inline": inline, "local": local}
+def _share(rollout: RolloutConfig) -> int:
+    return max(rollout.concurrency // rollout.workers, 1)
+
+
+def _staff(plan: Plan, server: Server, begin: Begin) -> Staff:
+    trunks = plan.algorithm.siblings.trunks if plan.algorithm.siblings is not None else 1
+    return Staff(
+        served=Served(url=server.url, policy=plan.policy, renderer=plan.renderer, pool=plan.pool),
+        crew=partial(Workers, begin, plan.recipe.rollout.workers, plan.pool, trunks),
+        publish=lambda: server.publish(plan.policy.version, plan.write),
+    )
+
+
+MODES: Final[dict[str, Callable[[Plan], AbstractContextManager[Staff]]]] = {
+    "inline": inline,
+    "local": local,
+    "ray": ray,
+}

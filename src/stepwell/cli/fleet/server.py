@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,18 @@ from typing import Final
 import httpx
 
 from stepwell.errors import EngineError
-from stepwell.policy.model import Policy
-from stepwell.policy.probe import Probe, probe
-from stepwell.policy.weights import save_weights
+from stepwell.gateway.keys import KeyRing
+from stepwell.policy.probe import Probe
+
+LOOPBACK: Final = "127.0.0.1"
+Write = Callable[[Path], Probe]
+"""Writes the weights as they are into a folder, and tells what they compute."""
 
 _log: Final = logging.getLogger(__name__)
 _START: Final = 180.0
 """Seconds within which it must serve."""
+_PLAYERS, _TRAINER = "players of this run", "trainer of this run"
+"""Names of its own keys, new at each start; others in the file are people's."""
 _KEPT: Final = 2
 """Published versions that stay on disk: the newest, and the one that may still be read."""
 
@@ -28,12 +33,21 @@ _KEPT: Final = 2
 class Server:
     """`stepwell serve` of a run, and how weights get there."""
 
-    def __init__(self, folder: Path, pool: str, port: int) -> None:
-        """To serve the run in `folder` on `port`; `start` it, and `close` it."""
-        self.url: Final = f"http://127.0.0.1:{port}"
+    def __init__(self, folder: Path, pool: str, port: int, host: str = LOOPBACK) -> None:
+        """To serve the run in `folder`; `wait` until it does, and `close` it. Beyond loopback it lets in its own."""
+        self.url: Final = f"http://{host}:{port}"
         self._weights = folder / "weights"
         python = [sys.executable, "-m", "stepwell", "serve", "--run", str(folder), "--pool", pool, "--port", str(port)]
-        self._command = [*python, "--until-stdin-ends"]
+        self._command = [*python, "--host", host, "--until-stdin-ends"]
+        self.player_key = "unused"
+        """With which players may call the model."""
+        self._own_key = "unused"
+        if host != LOOPBACK:
+            keys = KeyRing.open(folder / "keys.json")
+            for old in [key.id for key in keys.keys if key.name in (_PLAYERS, _TRAINER)]:  # lost with whoever had them
+                keys.revoke(old)
+            self.player_key, self._own_key = keys.create(_PLAYERS, ["agent"]), keys.create(_TRAINER, ["admin"])
+            self._command += ["--keys", str(folder / "keys.json")]
         self._log = (folder / "serve.log").open("ab")
         self._closing = False
         self._published: tuple[int, Probe] | None = None
@@ -47,20 +61,20 @@ class Server:
         """Of the process that serves now."""
         return self._process.pid
 
-    def publish(self, policy: Policy) -> None:
+    def publish(self, version: int, write: Write) -> None:
         """Have this version served, once it was compared with what the engine computes from it.
 
         Raises:
             EngineError: it does not, or the server cannot be reached for long.
         """
-        folder = self._weights / f"{policy.version:06d}"
+        folder = self._weights / f"{version:06d}"
         partial = folder.with_name(f".{folder.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_weights(partial, policy)
+        told = write(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-        self._published = policy.version, probe(policy)
+        self._published = version, told
         self._send()
         for old in sorted(self._weights.glob("[0-9]*"))[:-_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
@@ -123,10 +137,11 @@ class Server:
                 "token": told.token,
                 "logprob": told.logprob,
             }
+            headers = {"authorization": f"Bearer {self._own_key}"}
             end = time.monotonic() + _START
             while True:
                 try:
-                    answer = httpx.post(f"{self.url}/v1/admin/weights", json=order, timeout=_START)
+                    answer = httpx.post(f"{self.url}/v1/admin/weights", json=order, headers=headers, timeout=_START)
                     break
                 except httpx.TransportError as error:
                     if self._closing or time.monotonic() > end:
@@ -137,12 +152,11 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, pool: str, port: int, policy: Policy) -> Iterator[Server]:
-    """The policy of a run, behind a gateway in another process, for as long as the block lasts."""
-    server = Server(folder, pool, port)
+def serving(server: Server, version: int, write: Write) -> Iterator[Server]:
+    """The policy of a run, as it is, behind a gateway in another process for as long as the block lasts."""
     try:
         server.wait()
-        server.publish(policy)
+        server.publish(version, write)
         yield server
     finally:
         server.close()

@@ -1,4 +1,4 @@
-"""Players in processes of their own, over lines of JSON. One that dies is begun again, and its jobs are done anew."""
+"""Players in processes of their own. One that dies is begun again, and its jobs are done anew."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-import msgspec
-
 from stepwell import errors
-from stepwell.cli.fleet.jobs import TOLD, Begun, Done, Ended, Failed, Groups, Job, Opened, SiblingGroups, Told, Trials
+from stepwell.cli.fleet.jobs import Begun, Done, Ended, Failed, Groups, Job, Opened, SiblingGroups, Told, Trials
+from stepwell.cli.fleet.life import Begin, Life
 from stepwell.errors import EnvironmentFailed, StepwellError
 from stepwell.pool.base import Pool
 from stepwell.rollout.group import all_of
@@ -20,8 +19,6 @@ from stepwell.rollout.run import Ending
 _log: Final = logging.getLogger(__name__)
 _DEATHS: Final = 5
 """So often one may die in a row, without having finished a job, before the run is given up."""
-_LINE: Final = 2**24
-"""Bytes of the longest line."""
 _SIBLING_SETS: Final = 4
 """Sets of trunks for which tasks are sent along, as siblings that are all alike make more of them necessary."""
 
@@ -43,18 +40,18 @@ class Workers:
 
     def __init__(
         self,
-        command: Sequence[str],
+        begin: Begin,
         count: int,
         pool: Pool,
         trunks: int = 1,
         on_ending: Callable[[Ending], None] = lambda _: None,
     ) -> None:
-        """`count` processes of `command`, which is `stepwell worker …`; `trunks` of each task, for siblings."""
+        """`count` lives at a time, each begun by `begin`; `trunks` of each task, for siblings."""
         self._pool = pool
         self._trunks = trunks
         self._on_ending = on_ending
         self._numbers = itertools.count(1)
-        self._workers = [_Worker(command, self) for _ in range(count)]
+        self._workers = [_Worker(begin, self) for _ in range(count)]
 
     async def __aenter__(self) -> Self:
         try:
@@ -137,83 +134,62 @@ class Workers:
 
 
 class _Worker:
-    """One process, begun again when it dies."""
+    """One life after the other."""
 
-    def __init__(self, command: Sequence[str], crew: Workers) -> None:
-        self._command = command
+    def __init__(self, begin: Begin, crew: Workers) -> None:
+        self._begin = begin
         self._crew = crew
         self.orders: dict[int, _Order] = {}
         """By the number of their job."""
-        self._process: asyncio.subprocess.Process | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._life: Life | None = None
+        self._guard: asyncio.Task[None] | None = None
         self._deaths = 0
 
     @property
     def pid(self) -> int:
-        process = self._process
-        return process.pid if process is not None and process.returncode is None else 0
+        return self._life.pid if self._life is not None else 0
 
     async def start(self) -> None:
-        await self._begin()
-        self._life = asyncio.create_task(self._live())
+        self._life = await self._begin()
+        self._guard = asyncio.create_task(self._live(self._life))
 
     async def stop(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+            await asyncio.gather(self._guard, return_exceptions=True)
         if self._life is not None:
-            self._life.cancel()
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), 10)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+            await self._life.end()
 
     def give(self, order: _Order) -> None:
         self.orders[order.job.job] = order
-        self._send(order.job)
+        if self._life is not None:
+            self._life.send(order.job)
 
-    def _send(self, job: Job) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        if self._process.returncode is None:  # else it is sent when there is another
-            self._process.stdin.write(msgspec.json.encode(job) + b"\n")
-
-    async def _begin(self) -> None:
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, limit=_LINE)
-
-    async def _live(self) -> None:
+    async def _live(self, life: Life) -> None:
         while True:
-            await self._listen()
+            async for told in life.told():
+                self._listen(told)
             self._deaths += 1
-            assert self._process is not None
-            status = await self._process.wait()
+            cause = await life.cause()
             left = list(self.orders.values())
             if self._deaths > _DEATHS:
-                self._give_up(left, f"a worker died {self._deaths} times, the last time with status {status}")
+                self._give_up(left, f"a worker died {self._deaths} times, the last time with {cause}")
                 return
-            _log.warning("a worker died (status %s); %s jobs are done anew", status, len(left))
+            _log.warning("a worker died (%s); %s jobs are done anew", cause, len(left))
             await self._crew.forget(left)
             await asyncio.sleep(0.2 * 2**self._deaths)
-            await self._begin()
+            self._life = life = await self._begin()
             for order in list(self.orders.values()):
-                self._send(order.job)
+                life.send(order.job)
 
-    async def _listen(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            told = TOLD.decode(line)
-            order = self.orders.get(told.job)
-            if order is None:
-                continue
-            if isinstance(told, Done | Failed):
-                del self.orders[told.job]
-                self._deaths = 0
-            self._crew.told(order, told)
+    def _listen(self, told: Told) -> None:
+        order = self.orders.get(told.job)
+        if order is None:
+            return
+        if isinstance(told, Done | Failed):
+            del self.orders[told.job]
+            self._deaths = 0
+        self._crew.told(order, told)
 
     def _give_up(self, orders: Sequence[_Order], why: str) -> None:
         for order in orders:

@@ -1,0 +1,104 @@
+"""A run on a Ray cluster: two nodes with addresses of their own on this machine, one of whose players is killed."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell.cli import fleet
+from stepwell.cli.config import RecipeConfig
+from stepwell.cli.recipes import find_recipe
+from stepwell.cli.training import Progress, training_run
+from stepwell.config import load_config
+from stepwell.errors import InvalidRequest, MissingDependency
+from stepwell.types import UpdateInfo
+from tests.pool.postgres import running
+
+SMALL = (
+    "mode=ray",
+    "trainer.groups_per_update=4",
+    "trainer.stop_at_reward=null",
+    "trainer.checkpoint_every=1",
+    "rollout.group_size=2",
+    "rollout.workers=2",
+    "warmup.updates=3",
+)
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'stepwell[ray]'")
+
+
+def recipe(*settings: str) -> RecipeConfig:
+    return load_config(RecipeConfig, find_recipe("lookup"), [*SMALL, *settings])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes, one of which believes that it is another machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        from ray.cluster_utils import Cluster  # noqa: PLC0415 - an optional dependency
+
+        small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=small)
+        try:
+            made.add_node(num_cpus=1, object_store_memory=80 * 2**20, node_ip_address="127.0.0.2")
+            patch.setenv("RAY_ADDRESS", made.address)
+            yield made
+        finally:
+            made.shutdown()
+
+
+def players() -> list[int]:
+    """Process ids of actors that play."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"ray::PlayerActor" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_run_on_two_machines_whose_player_is_killed_goes_on_to_its_end(tmp_path: Path, cluster: Any) -> None:
+    seen: list[int] = []
+
+    def watch(update: UpdateInfo) -> None:
+        seen.append(update.policy_version)
+        if update.policy_version == 2:
+            os.kill(players()[0], signal.SIGKILL)
+
+    with running() as server:
+        url = server.create("run")
+        with training_run(recipe("trainer.updates=4", f"pool={url}"), tmp_path, Progress(on_update=watch)) as run:
+            assert "127.0.0.1" not in run.served.url
+            updates = asyncio.run(run.train())
+            stats = run.served.pool.stats()
+    assert seen == [1, 2, 3, 4]
+    assert all(dict(update.metrics)["staleness_max"] == 0 for update in updates)
+    assert dict(stats.trajectories_by_status).get("open", 0) == 0
+    assert not players()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_pool_in_a_file_is_refused_where_there_are_several_machines(tmp_path: Path, cluster: Any) -> None:
+    run = training_run(recipe("trainer.updates=1"), tmp_path)
+    with pytest.raises(InvalidRequest, match=r"2 machines.*pool=postgresql://"), run:
+        pass
+
+
+def test_without_ray_the_mode_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "stepwell.cli.fleet.cluster", raising=False)
+    monkeypatch.delattr(fleet, "cluster", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run = training_run(recipe("trainer.updates=1", "warmup.updates=0"), tmp_path)
+    with pytest.raises(MissingDependency, match=r"stepwell\[ray\]"), run:
+        pass
