@@ -70,6 +70,7 @@ def consumed(pool: Path) -> list[tuple[str, int]]:
 
 
 def test_a_run_whose_players_and_server_are_killed_goes_on_to_its_end(tmp_path: Path) -> None:
+    """Its environments print where its players tell, and read where they are told."""
     seen: list[UpdateInfo] = []
     before = children()
 
@@ -80,7 +81,10 @@ def test_a_run_whose_players_and_server_are_killed_goes_on_to_its_end(tmp_path: 
         if update.policy_version == 3:
             kill("serve")
 
-    with training_run(recipe("trainer.updates=5", "rollout.workers=2"), tmp_path, Progress(on_update=watch)) as run:
+    noisy = f"environment.use={Path(__file__).with_name('noisy.py')}:NoisyLookupConfig"
+    with training_run(
+        recipe("trainer.updates=5", "rollout.workers=2", noisy), tmp_path, Progress(on_update=watch)
+    ) as run:
         asyncio.run(run.train())
     assert [update.policy_version for update in seen] == [1, 2, 3, 4, 5]
     assert all(dict(update.metrics)["staleness_max"] == 0 for update in seen)

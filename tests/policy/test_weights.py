@@ -38,8 +38,8 @@ def test_weights_of_another_trained_part_are_refused_and_the_version_stays(tmp_p
 def test_the_newest_version_is_the_one_that_is_served(tmp_path: Path) -> None:
     policies = {version: tiny_policy(seed=version) for version in (9, 10, 2)}
     for version, policy in policies.items():
-        folder = tmp_path / f"{version:06d}"
-        folder.mkdir()
+        folder = tmp_path / ("weights" if version == 10 else "checkpoints") / f"{version:06d}"
+        folder.mkdir(parents=True)
         save_weights(folder, policy)
     served = tiny_policy(seed=99)
     assert load_newest(tmp_path, served) == 10

@@ -48,8 +48,8 @@ class World:
     """Whether the pool hands anything over."""
     fails_at: int = -1
     drops: Callable[[int], bool] = lambda number: False
+    forgotten: list[str] = field(default_factory=list)
     begun: int = 0
-    ended: int = 0
     most_outstanding: int = 0
     trained: list[tuple[str, int]] = field(default_factory=list)
     """Name and staleness of each, in order."""
@@ -75,8 +75,18 @@ class World:
         groups = (self.ready.pop(0),) if self.ready and self.leased else ()
         return Lease(id="lease", consumer="run", groups=groups, expires_at=0.0)
 
+    async def forget(self, lease: Lease) -> None:
+        self.forgotten += [group.info.id for group in lease.groups]
+
     def ahead(self, per_update: int, max_staleness: int) -> Ahead:
-        return Ahead(self, self.lease, lambda: self.version, per_update=per_update, max_staleness=max_staleness)
+        return Ahead(
+            self,
+            self.lease,
+            lambda: self.version,
+            per_update=per_update,
+            max_staleness=max_staleness,
+            forget=self.forget,
+        )
 
     async def train(self, updates: int, per_update: int, max_staleness: int) -> dict[str, float]:
         async with self.ahead(per_update, max_staleness) as ahead:
@@ -169,6 +179,18 @@ def test_a_group_that_cannot_be_made_ends_the_run_with_its_error() -> None:
         virtual_time.run(World([1.0], fails_at=3).train(9, 1, 1))
 
 
+def test_after_an_error_nothing_more_is_begun_and_the_first_error_is_the_one_that_is_told() -> None:
+    async def scene() -> int:
+        world = World([1.0], fails_at=1)
+        async with world.ahead(1, 3) as ahead:
+            await asyncio.sleep(50)  # an update under way
+            with pytest.raises(EnvironmentFailed, match="it broke"):
+                await ahead.batch()
+        return world.begun
+
+    assert virtual_time.run(scene()) == 4
+
+
 def test_groups_that_the_pool_never_hands_over_are_an_error_and_no_endless_loop() -> None:
     with pytest.raises(InvalidRequest, match=r"\d groups were collected, but the pool hands none of them over"):
         virtual_time.run(World([1.0], leased=False).train(1, 2, 1))
@@ -183,6 +205,7 @@ def test_groups_of_before_that_are_too_many_to_be_trained_on_in_time_are_counted
     world, told = virtual_time.run(scene())
     assert world.trained[0] == ("old0", 1)
     assert told["groups_stale"] == 3
+    assert world.forgotten == ["old1", "old2", "old3"]
     assert world.trained[1][1] <= 1
 
 

@@ -403,3 +403,25 @@ async def test_a_last_state_that_was_recorded_is_no_step_of_a_trajectory(bench: 
     bench.pool.put(*records)
     (update,) = await bench.train(bench.trainer(updates=1, groups_per_update=1))
     assert dict(update.metrics)["steps_per_trajectory"] == 2
+
+
+async def test_a_lease_is_held_for_as_long_as_the_run_needs_it(bench: Bench) -> None:
+    """It lasts less than the update does, and nothing is acknowledged before the second one."""
+    trainer = bench.trainer(updates=3, checkpoint_every=3, lease_seconds=0.2)
+    async for _ in trainer.updates(bench.collect):
+        await asyncio.sleep(0.15)
+    (consumed,) = bench.pool.consumption()
+    assert (consumed.acknowledged, consumed.held) == (6, 0)
+    assert len([entry for entry in bench.diary.entries if entry.startswith("lease ")]) == 6
+
+
+async def test_a_checkpoint_whose_lease_expired_and_went_to_another_can_be_resumed(bench: Bench) -> None:
+    bench.diary.dies_at_acknowledge = True
+    with pytest.raises(Killed):
+        await bench.train(bench.trainer(updates=1, lease_seconds=0.05))
+    await asyncio.sleep(0.1)
+    assert bench.pool.lease(LeaseSpec(consumer=RUN, limit=1)).groups  # somebody got one of its groups meanwhile
+    bench.diary.dies_at_acknowledge = False
+    trainer = bench.trainer(updates=2)
+    assert trainer.resume()
+    assert [update.policy_version for update in await bench.train(trainer)] == [2]

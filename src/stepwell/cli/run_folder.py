@@ -41,7 +41,9 @@ def sole_use_of(folder: Path) -> Iterator[None]:
 def write_recipe(recipe: RecipeConfig, folder: Path) -> None:
     """Write the resolved recipe, so that the run can be taken up again by its folder alone."""
     text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-    (folder / RECIPE_FILE).write_text(text, encoding="utf-8")
+    partial = folder / f".{RECIPE_FILE}"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(folder / RECIPE_FILE)
 
 
 def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> RecipeConfig:

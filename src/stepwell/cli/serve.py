@@ -135,7 +135,7 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
     recipe = read_recipe(run, settings) if run else load_config(RecipeConfig, None, settings)
     policy, renderer = load_policy(recipe)
     if run is not None:
-        load_newest(run / "checkpoints", policy)
+        load_newest(run, policy)
     path = place.pool or (run / POOL_FILE if run else _POOL)
     with (
         open_pool(path, make=True) as opened,

@@ -1,10 +1,12 @@
 """`stepwell worker`: plays trajectories for a run that trains elsewhere, job by job."""
 
 import asyncio
-import sys
+import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 import typer
@@ -30,6 +32,7 @@ def worker(
 
     `stepwell train mode=local` starts as many as `rollout.workers` says.
     """
+    jobs, told = _own_pipes()
     posting = Posting(
         recipe=read_play(run, overrides or []),
         url=gateway.rstrip("/").removesuffix("/v1"),
@@ -37,17 +40,27 @@ def worker(
         pool=pool or str(run / POOL_FILE),
     )
     with suppress(KeyboardInterrupt):  # whoever started it hears Ctrl-C too, and closes its input
-        asyncio.run(_work(posting))
+        asyncio.run(_work(posting, jobs, partial(_tell, told)))
 
 
-async def _work(posting: Posting) -> None:
+def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Where jobs come from and events go. What environments print, and what they start, is kept away from both."""
+    jobs, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return jobs, told
+
+
+async def _work(posting: Posting, jobs: BinaryIO, tell: Callable[[Told], None]) -> None:
     lines = asyncio.StreamReader(limit=2**24)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with taken(posting, _tell) as post:
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), jobs)
+    async with taken(posting, tell) as post:
         async for line in lines:
             post.take(JOBS.decode(line))
 
 
-def _tell(told: Told) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
-    sys.stdout.buffer.flush()
+def _tell(pipe: BinaryIO, told: Told) -> None:
+    pipe.write(msgspec.json.encode(told) + b"\n")  # one call: other threads tell, too
+    pipe.flush()

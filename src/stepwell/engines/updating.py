@@ -58,7 +58,12 @@ class UpdatableEngine(ServedEngine):
         layout = await asyncio.to_thread(layout_of, weights.folder)
         self.refuse(weights.folder, layout)
         before = self.policy_version
-        await self.pause(self.manner(weights))
+        try:
+            await self.pause(self.manner(weights))
+        except BaseException:  # nothing is replaced yet, so it is to go on with what it has
+            with contextlib.suppress(StepwellError):
+                await asyncio.shield(self.resume())
+            raise
         try:
             await self._replaced(weights)
             await self.forget()

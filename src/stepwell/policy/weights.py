@@ -59,14 +59,17 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.exists() else []
 
 
-def load_newest(folder: Path, policy: Policy) -> int:
-    """Load the newest version of a run for serving; gives its number. Raises NotFound."""
-    found = checkpoints(folder)
+def load_newest(run: Path, policy: Policy) -> int:
+    """Load the newest version in the folder of a run for serving; gives its number. Raises NotFound.
+
+    It is that of a checkpoint, or one that was published to another process since.
+    """
+    found = [*checkpoints(run / "weights"), *checkpoints(run / "checkpoints")]
     if not found:
-        raise NotFound(f"{folder} holds no checkpoint yet")
-    version = int(found[-1].name)
-    load_weights(found[-1], policy, version)
-    return version
+        raise NotFound(f"{run} holds no checkpoint yet")
+    newest = max(found, key=lambda folder: int(folder.name))
+    load_weights(newest, policy, int(newest.name))
+    return int(newest.name)
 
 
 def export_model(policy: Policy, source: Path, target: Path, *, untied: bool = False) -> None:

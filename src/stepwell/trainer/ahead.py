@@ -32,6 +32,10 @@ class Producer(Protocol):
         ...
 
 
+async def _nothing(_: Lease) -> None:
+    pass
+
+
 class Ahead:
     """Groups that are made while the trainer trains; a context manager, as it works in the background."""
 
@@ -44,12 +48,14 @@ class Ahead:
         per_update: int,
         max_staleness: int,
         ready: Sequence[Lease] = (),
+        forget: Callable[[Lease], Awaitable[None]] = _nothing,
     ) -> None:
         """`lease` takes one ready group from the pool, or none, and `ready` are those that it took before; `version` is
-        that of the policy that samples now."""
+        that of the policy that samples now. `forget` is told of leases that nobody will train on."""
         self._producer = producer
         self._lease = lease
         self._version = version
+        self._forget = forget
         self._per_update = per_update
         self._max_staleness = max_staleness
         self._capacity = per_update * (1 + max_staleness)
@@ -126,7 +132,7 @@ class Ahead:
     async def _produce(self) -> None:
         while True:
             self._room.clear()
-            if self._paced:
+            if self._paced or self._error is not None:
                 await self._room.wait()
                 continue
             self._tick()
@@ -139,7 +145,7 @@ class Ahead:
         try:
             made = await self._producer.make(begun)
         except Exception as error:  # whatever it is, the trainer is to raise it
-            self._error = error
+            self._error = self._error or error
         finally:
             self._tick()
             self._made += made
@@ -157,8 +163,13 @@ class Ahead:
         self._tick()
         self._made -= expected
         self._room.set()
-        fresh = [one for one in self._ready if self._version() - self._oldest(one) <= self._max_staleness]
-        self._stale += len(self._ready) - len(fresh)
+        fresh: list[Lease] = []
+        for one in self._ready:
+            if self._version() - self._oldest(one) <= self._max_staleness:
+                fresh.append(one)
+            else:
+                self._stale += 1
+                await self._forget(one)
         self._ready = sorted(fresh, key=self._oldest)
         self._vain = 0 if taken else self._vain + expected
         if self._vain >= _FRUITLESS * self._per_update:

@@ -5,6 +5,7 @@ lease, so no batch is lost and none is trained on twice.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
-from stepwell.errors import ConfigError, InvalidRequest, NotFound
+from stepwell.errors import ConfigError, Conflict, InvalidRequest, NotFound
 from stepwell.policy.ranks import ALONE
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import Lease, LeaseSpec
@@ -51,6 +52,7 @@ class TrainerConfig(Config):
     """Updates between checkpoints; a killed run repeats at most so many."""
 
 
+_log: Final = logging.getLogger(__name__)
 _RECENT: Final = 5
 _FRUITLESS: Final = 3
 """So often groups are collected that cannot be leased before that is taken for a mistake."""
@@ -85,6 +87,8 @@ class Trainer:
         self._config = config
         self._ranks = together or Together(ALONE, study.functions)
         self._unacknowledged: list[str] = []
+        self._held: dict[str, float] = {}
+        """Leases, and the Unix time at which each expires."""
         self._published = 0
         """The version that whoever samples has; only looked at while they sample ahead."""
         self.publish: Callable[[], None] = lambda: None
@@ -94,7 +98,10 @@ class Trainer:
         """Go on from the newest checkpoint; False if there is none. What a killed run still held is given back."""
         progress: Progress | None = self._ranks.call("load")
         for lease_id in progress.lease_ids if progress else ():
-            self._acknowledge(lease_id)
+            try:
+                self._acknowledge(lease_id)
+            except Conflict as error:  # it expired; the weights hold what it brought all the same
+                _log.warning("a batch of the checkpoint is not acknowledged: %s", error)
         self._run.pool.release_all(self._run.name)
         self._drop_later(self._policy.version)
         return progress is not None
@@ -103,7 +110,7 @@ class Trainer:
         """Never train on what later versions than the checkpoint's sampled: their weights are lost, while their
         numbers will be given to others."""
         while (lease := self._lease_ready(64, version + 1)).groups:
-            self._run.pool.acknowledge(lease.id)
+            self._acknowledge(lease.id)
 
     def save(self) -> None:
         """Write a checkpoint of the policy as it is, e.g. after a warm-up, which a restart then need not repeat."""
@@ -135,6 +142,9 @@ class Trainer:
         async def lease() -> Lease:
             return await asyncio.to_thread(self._lease_ready, 1, max(self._published - config.max_staleness, 0))
 
+        async def forget(stale: Lease) -> None:
+            await asyncio.to_thread(self._acknowledge, stale.id)
+
         ready: list[Lease] = []
         while (one := await lease()).groups:
             ready.append(one)
@@ -145,6 +155,7 @@ class Trainer:
             per_update=config.groups_per_update,
             max_staleness=config.max_staleness,
             ready=ready,
+            forget=forget,
         )
         async with ahead:
             async for update in self._updates(ahead.batch, lambda: {**measured(), **ahead.measured()}):
@@ -216,7 +227,19 @@ class Trainer:
             seconds=self._config.lease_seconds,
             selection=wanted,
         )
-        return self._run.pool.lease(spec)
+        self._keep()
+        lease = self._run.pool.lease(spec)
+        if lease.groups:
+            self._held[lease.id] = lease.expires_at
+        return lease
+
+    def _keep(self) -> None:
+        """Hold on to what is held. Only a lease hands over what expired, and only we lease for this run: so, before
+        each."""
+        seconds = self._config.lease_seconds
+        for lease_id, until in self._held.items():
+            if until < time.time() + seconds / 2:
+                self._held[lease_id] = self._run.pool.extend(lease_id, seconds)
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = _collection_metrics(groups) | staleness(groups, self._policy.version)
@@ -237,6 +260,7 @@ class Trainer:
         return update
 
     def _acknowledge(self, lease_id: str) -> None:
+        self._held.pop(lease_id, None)
         try:
             self._run.pool.acknowledge(lease_id)
         except NotFound as error:

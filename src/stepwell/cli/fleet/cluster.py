@@ -55,7 +55,10 @@ class Actor:
                 yield TOLD.decode(await line)
         except RayError as error:
             self._cause = str(error).strip().splitlines()[-1]
-        self._pid = 0
+        finally:  # one who plays on where nobody listens would keep the place of the next
+            self._pid = 0
+            with suppress(RayError):
+                ray.kill(self._actor)
 
     async def cause(self) -> str:
         """See `Life`."""

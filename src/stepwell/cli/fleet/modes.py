@@ -1,5 +1,6 @@
 """How a run is laid out: `mode` says which of these. The recipe, its agent, environment and algorithm are the same."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -8,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from stepwell.algorithms.base import Algorithm
 from stepwell.cli.assembly import Served, serve_policy
 from stepwell.cli.collecting import Workplace
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.fleet.crew import Crew
 from stepwell.cli.fleet.hand import Hand
-from stepwell.cli.fleet.life import Begin
+from stepwell.cli.fleet.life import Begin, Life
 from stepwell.cli.fleet.lines import Lines
 from stepwell.cli.fleet.post import Posting
 from stepwell.cli.fleet.server import LOOPBACK, Server, Write, serving
@@ -85,7 +88,12 @@ def local(plan: Plan) -> Iterator[Staff]:
     with _served(plan, LOOPBACK) as server:
         command = [sys.executable, "-m", "stepwell", "worker", "--run", str(plan.folder), "--gateway", server.url]
         command += ["--model", plan.policy.name, "--pool", plan.location, f"rollout.concurrency={_share(rollout)}"]
-        yield _staff(plan, server, partial(Lines.begin, command))
+        seeds = _seeds(plan)
+
+        async def begin() -> Life:
+            return await Lines.begin([*command, f"rollout.seed={next(seeds)}"])
+
+        yield _staff(plan, server, begin)
 
 
 @contextmanager
@@ -110,16 +118,21 @@ def ray(plan: Plan) -> Iterator[Staff]:
             )
         recipe = PlayConfig.model_validate(plan.recipe.model_dump(include=set(PlayConfig.model_fields)))
         with _served(plan, there.host) as server:
-            posting = Posting(
-                recipe=recipe.model_copy(
-                    update={"rollout": rollout.model_copy(update={"concurrency": _share(rollout)})}
-                ),
-                url=server.url,
-                model=plan.policy.name,
-                key=server.player_key,
-                pool=str(Path(plan.location).absolute()) if apart else plan.location,
-            )
-            yield _staff(plan, server, partial(cluster.Actor.begin, posting))
+            seeds = _seeds(plan)
+            pool = str(Path(plan.location).absolute()) if apart else plan.location
+
+            async def begin() -> Life:
+                own = rollout.model_copy(update={"concurrency": _share(rollout), "seed": next(seeds)})
+                posting = Posting(
+                    recipe=recipe.model_copy(update={"rollout": own}),
+                    url=server.url,
+                    model=plan.policy.name,
+                    key=server.player_key,
+                    pool=pool,
+                )
+                return await cluster.Actor.begin(posting)
+
+            yield _staff(plan, server, begin)
 
 
 @contextmanager
@@ -129,6 +142,13 @@ def _served(plan: Plan, host: str) -> Iterator[Server]:
     server = Server(plan.folder, plan.location, plan.port or free_port(host), host)
     with serving(server, plan.policy.version, plan.write):
         yield server
+
+
+def _seeds(plan: Plan) -> Iterator[int]:
+    """One for the environments of each player, of each that takes another's place, and of each start of the run."""
+    for player in itertools.count():
+        mixed = np.random.SeedSequence([plan.recipe.rollout.seed, plan.policy.version, player])
+        yield int(mixed.generate_state(1)[0] >> 1)
 
 
 def _share(rollout: RolloutConfig) -> int:

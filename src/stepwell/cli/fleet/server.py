@@ -26,6 +26,8 @@ _START: Final = 180.0
 """Seconds within which it must serve."""
 _PLAYERS, _TRAINER = "players of this run", "trainer of this run"
 """Names of its own keys, new at each start; others in the file are people's."""
+_DEATHS: Final = 5
+"""So often it may die in a row, without having served, before it is not begun again."""
 _KEPT: Final = 2
 """Published versions that stay on disk: the newest, and the one that may still be read."""
 
@@ -48,8 +50,11 @@ class Server:
                 keys.revoke(old)
             self.player_key, self._own_key = keys.create(_PLAYERS, ["agent"]), keys.create(_TRAINER, ["admin"])
             self._command += ["--keys", str(folder / "keys.json")]
+        shutil.rmtree(self._weights, ignore_errors=True)  # of an earlier process: in its checkpoint by now, or lost
         self._log = (folder / "serve.log").open("ab")
         self._closing = False
+        self._turn = threading.Lock()
+        """Whoever begins or ends it."""
         self._published: tuple[int, Probe] | None = None
         self._sending = threading.Lock()
         self._process = self._begin()
@@ -76,28 +81,30 @@ class Server:
         partial.rename(folder)
         self._published = version, told
         self._send()
-        for old in sorted(self._weights.glob("[0-9]*"))[:-_KEPT]:
+        for old in sorted(self._weights.glob("[0-9]*"))[:-_KEPT]:  # versions only go up
             shutil.rmtree(old, ignore_errors=True)
 
     def close(self) -> None:
         """End it; calls under way are answered first."""
-        self._closing = True
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        with self._turn:
+            self._closing = True
+            process = self._process
+        if process.stdin is not None:
+            process.stdin.close()
         try:
-            self._process.wait(30)
+            process.wait(30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
         self._guard.join()
         self._log.close()
 
     def wait(self) -> None:
-        """Until it serves. Raises EngineError if it does not come up."""
-        end = time.monotonic() + _START
+        """Until it serves. Raises EngineError if it does not come up, or dies first."""
+        process, end = self._process, time.monotonic() + _START
         while time.monotonic() < end:
-            if self._process.poll() is not None and self._closing:
-                break
+            if (status := process.poll()) is not None:
+                raise EngineError(f"the server of the run died (status {status}); see {self._log.name}")
             try:
                 if httpx.get(f"{self.url}/ready", timeout=5).status_code == httpx.codes.OK:
                     return
@@ -111,17 +118,20 @@ class Server:
 
     def _live(self) -> None:
         """The thread: when it dies, begin it again, and give it what it served."""
-        while True:
+        deaths = 0
+        while deaths < _DEATHS:
             status = self._process.wait()
-            if self._closing:
-                return
-            _log.warning("the server of the run died (status %s) and is begun again", status)
-            time.sleep(0.5)
-            self._process = self._begin()
+            deaths += 1
+            time.sleep(0.5 * deaths)
+            with self._turn:
+                if self._closing or self._published is None:  # who waits for its first start is told
+                    return
+                _log.warning("the server of the run died (status %s) and is begun again", status)
+                self._process = self._begin()
             try:
                 self.wait()
-                if self._published is not None:
-                    self._send()
+                self._send()
+                deaths = 0
             except EngineError as error:
                 if not self._closing:
                     _log.error("the server of the run does not come back: %s", error)

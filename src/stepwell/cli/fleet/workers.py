@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self
 
 from stepwell import errors
@@ -75,15 +76,17 @@ class Workers:
         chosen = list(itertools.islice(tasks, count))
         if len(chosen) < count:
             raise errors.InvalidRequest(f"{count} tasks were asked for, but there are only {len(chosen)}")
-        waiting = set(chosen) if len(set(chosen)) == count else set(map(str, range(count)))
-
-        def one_begun() -> None:
-            waiting.pop()
-            if not waiting:
-                begun()
-
         jobs = [Groups(next(self._numbers), [task], size) for task in chosen]
-        return sum(order.done.result() for order in await all_of([self._done(job, one_begun) for job in jobs]))
+        waiting = {job.job for job in jobs}
+
+        def one_begun(number: int) -> None:  # once more where its worker died
+            if number in waiting:
+                waiting.discard(number)
+                if not waiting:
+                    begun()
+
+        orders = await all_of([self._done(job, partial(one_begun, job.job)) for job in jobs])
+        return sum(order.done.result() for order in orders)
 
     async def siblings(self, tasks: Iterator[str], count: int, held: int, version: int) -> int:
         """See `Crew`; one worker keeps the states, so it plays all of them."""
@@ -144,6 +147,8 @@ class _Worker:
         self._life: Life | None = None
         self._guard: asyncio.Task[None] | None = None
         self._deaths = 0
+        self._lost = ""
+        """Why nobody works here any more."""
 
     @property
     def pid(self) -> int:
@@ -161,20 +166,31 @@ class _Worker:
             await self._life.end()
 
     def give(self, order: _Order) -> None:
+        if self._lost:
+            order.done.set_exception(EnvironmentFailed(self._lost))
+            return
         self.orders[order.job.job] = order
         if self._life is not None:
             self._life.send(order.job)
 
     async def _live(self, life: Life) -> None:
+        try:
+            await self._lives(life)
+        except Exception as error:  # nobody else would hear of it, and the run would wait for ever
+            _log.exception("a worker could not be followed")
+            self._give_up(f"a worker could not be followed: {error!r}")
+
+    async def _lives(self, life: Life) -> None:
         while True:
             async for told in life.told():
                 self._listen(told)
             self._deaths += 1
             cause = await life.cause()
-            left = list(self.orders.values())
             if self._deaths > _DEATHS:
-                self._give_up(left, f"a worker died {self._deaths} times, the last time with {cause}")
+                died = f"a worker died {self._deaths} times, the last time with {cause}"
+                self._give_up(f"{died}; its error is in the terminal above")
                 return
+            left = list(self.orders.values())
             _log.warning("a worker died (%s); %s jobs are done anew", cause, len(left))
             await self._crew.forget(left)
             await asyncio.sleep(0.2 * 2**self._deaths)
@@ -191,8 +207,9 @@ class _Worker:
             self._deaths = 0
         self._crew.told(order, told)
 
-    def _give_up(self, orders: Sequence[_Order], why: str) -> None:
-        for order in orders:
+    def _give_up(self, why: str) -> None:
+        self._lost = why
+        for order in self.orders.values():
             if not order.done.done():
-                order.done.set_exception(EnvironmentFailed(f"{why}; its error is in the terminal above"))
+                order.done.set_exception(EnvironmentFailed(why))
         self.orders.clear()
