@@ -147,7 +147,7 @@ def simulate(scale: Scale, max_staleness: int, *, discarding: bool = False) -> F
 
 
 def measure(quick: bool) -> Sequence[Row]:
-    scale = Scale(256, 32, 40) if quick else Scale(2048, 256, 200)
+    scale = Scale(256, 32, 40) if quick else Scale(2048, 256, 60)
     rows = [Row(name=f"agents at once, {scale.per_update} groups of {GROUP} per update", value=scale.places, unit="")]
     ways = [("barrier", 0, False), *((f"staleness {s}", s, False) for s in STALENESS), ("discarding", 64, True)]
     barrier = None

@@ -11,6 +11,7 @@ the wait is ours.)
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, Protocol, Self
 
 from stepwell.errors import InvalidRequest
@@ -65,8 +66,8 @@ class Ahead:
         """That the pool was not asked for yet."""
         self._vain = 0
         """Those that it was asked for, and had not, since it last had one."""
-        self._ready = list(ready)
-        """Of one group each, the oldest first."""
+        self._ready = [(oldest(one.groups, version()), one) for one in ready]
+        """Of one group each, and its oldest version, by which they are in order."""
         self._stale = 0
         """Groups that became too old: of others that fill the pool, or made when more staleness was allowed."""
         self._error: BaseException | None = None
@@ -99,13 +100,13 @@ class Ahead:
                 raise self._error
             await self._take_ready()
             chosen, rest = self._ready[: self._per_update], self._ready[self._per_update :]
-            left = [*map(self._oldest, rest), *self._under_way.values()]
+            left = [*(version for version, _ in rest), *self._under_way.values()]
             if len(chosen) == self._per_update and (
                 not self._under_way or fits(left, self._version() + 1, self._per_update, self._max_staleness)
             ):
                 self._ready = rest
                 self._allow(self._per_update * self._max_staleness)
-                return chosen
+                return [lease for _, lease in chosen]
             await self._news.wait()
 
     def measured(self) -> dict[str, float]:
@@ -158,28 +159,21 @@ class Ahead:
         """All groups that the pool has for us by now."""
         expected, before = self._made, len(self._ready)
         while (lease := await self._lease()).groups:
-            self._ready.append(lease)
+            self._ready.append((oldest(lease.groups, self._version()), lease))
         taken = len(self._ready) - before
         self._tick()
         self._made -= expected
         self._room.set()
-        fresh: list[Lease] = []
-        for one in self._ready:
-            if self._version() - self._oldest(one) <= self._max_staleness:
-                fresh.append(one)
-            else:
-                self._stale += 1
-                await self._forget(one)
-        self._ready = sorted(fresh, key=self._oldest)
+        self._ready.sort(key=itemgetter(0))
+        while self._ready and self._version() - self._ready[0][0] > self._max_staleness:
+            self._stale += 1
+            await self._forget(self._ready.pop(0)[1])
         self._vain = 0 if taken else self._vain + expected
         if self._vain >= _FRUITLESS * self._per_update:
             raise InvalidRequest(
                 f"{self._vain} groups were collected, but the pool hands none of them over: see `stepwell pool stats` "
                 "for what it dropped, and why"
             )
-
-    def _oldest(self, lease: Lease) -> int:
-        return oldest(lease.groups, self._version())
 
 
 def _this_task() -> asyncio.Task[None]:
