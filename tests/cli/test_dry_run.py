@@ -35,6 +35,19 @@ def test_the_plan_of_a_run_that_is_taken_up_again_has_its_settings(command: Comm
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 
+def test_what_nobody_else_needs_to_see_is_not_in_the_plan(command: Command, tmp_path: Path) -> None:
+    settings = (
+        "rewards=[{use: judge, urls: [http://127.0.0.1:9], model: m, api_key: sk-hush}]",
+        "pool=postgresql://trainer:hush@127.0.0.1/stepwell",
+    )
+    done = command("train", "lookup", *settings, "--dry-run", "--folder", str(tmp_path / "run"))
+    assert done.code == 0
+    assert "hush" not in done.out
+    assert "api_key: '***'" in done.out
+    assert "max_tokens: 6" in done.out  # no secret
+    assert done.out.count("postgresql://trainer:***@127.0.0.1/stepwell") == 2
+
+
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
@@ -44,9 +57,11 @@ def test_the_plan_of_a_run_that_is_taken_up_again_has_its_settings(command: Comm
         ("rewards=[{use: jugde}]", "did you mean 'judge'?"),
         ("tool_format=foo", "foo"),
         ("policy.model=no-such-model", "no model 'no-such-model'"),
+        ("trainer.max_staleness=1 algorithm.use=rtpo", "trainer.max_staleness=0"),
     ],
 )
 def test_a_wrong_setting_is_found(command: Command, tmp_path: Path, setting: str, says: str) -> None:
-    done = command("train", "lookup", setting, "--dry-run", "--folder", str(tmp_path / "run"))
+    settings = setting.split() if "algorithm" in setting else [setting]
+    done = command("train", "lookup", *settings, "--dry-run", "--folder", str(tmp_path / "run"))
     assert done.code == 1
     assert says in done.err

@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import transformers
 
 from stepwell.cli.config import RecipeConfig, WarmupConfig
 from stepwell.cli.parts import mount_dashboard
@@ -43,7 +42,6 @@ class Served:
 
 def load_policy(recipe: RecipeConfig) -> tuple[Policy, Renderer]:
     """The recipe's model with its renderer. Seeds torch, so that a value head made here is reproducible."""
-    transformers.utils.logging.disable_progress_bar()  # loading takes a second; its bar would tear ours
     if recipe.policy.threads:
         torch.set_num_threads(recipe.policy.threads)
     directory = resolve_model(recipe.policy.model, recipe.seed)

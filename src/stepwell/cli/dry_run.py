@@ -16,9 +16,11 @@ from stepwell.cli.config import RecipeConfig
 from stepwell.cli.estimate import Memory, ModelSize, memory, model_size
 from stepwell.cli.parts import POOL_FILE, build_tasks
 from stepwell.cli.playing import build_algorithm
+from stepwell.cli.secrets import without_secrets
 from stepwell.cli.tracking import chosen_trackers
 from stepwell.config import component_config
 from stepwell.policy.builtin import resolve_model
+from stepwell.pool.store import without_password
 from stepwell.rendering.renderer import Renderer
 from stepwell.rollout.env import TaskSet
 from stepwell.scoring.base import ScorerConfig
@@ -52,6 +54,7 @@ def outlook(recipe: RecipeConfig, folder: Path) -> Outlook:
     for section in recipe.rewards:
         component_config(SCORERS, ScorerConfig, section)
     algorithm = build_algorithm(recipe)
+    recipe.trainer.check(algorithm)
     directory = resolve_model(recipe.policy.model, recipe.seed)
     Renderer.from_directory(directory, recipe.tool_format)
     size = model_size(directory, recipe.policy)
@@ -67,7 +70,7 @@ def outlook(recipe: RecipeConfig, folder: Path) -> Outlook:
 
 def show_outlook(console: Console, seen: Outlook) -> None:
     """Print all of it."""
-    text = yaml.safe_dump(seen.recipe.model_dump(mode="json"), sort_keys=False)
+    text = yaml.safe_dump(without_secrets(seen.recipe.model_dump(mode="json")), sort_keys=False)
     console.print(Syntax(text, "yaml", background_color="default") if console.is_terminal else text, soft_wrap=True)
     for title, rows in (
         ("model", _model(seen)),
@@ -150,7 +153,7 @@ def _written(seen: Outlook) -> Iterator[Row]:
     yield "folder", str(folder)
     yield "checkpoints/", f"the newest {_KEPT}, {_bytes(4 * _COPIES * changed)} each"
     yield "model/", f"{_bytes(4 * seen.model.parameters)}, at the end"
-    yield "pool", recipe.pool or str(folder / POOL_FILE)
+    yield "pool", without_password(recipe.pool or folder / POOL_FILE)
     for section in recipe.tracking:
         yield "tracked by", str(section["use"])
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from stepwell.cache import cached
 from stepwell.errors import MissingDependency, NotFound
@@ -31,6 +32,7 @@ def resolve_model(model: str, seed: int = 0) -> Path:
         NotFound: neither a built-in name nor a directory.
         MissingDependency: the package that carries the weights is not installed.
     """
+    disable_progress_bar()  # of transformers: reading and writing take a second, and its bars would tear ours
     if model not in BUILTIN_MODELS:
         if Path(model).is_dir():
             return Path(model)

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
+from stepwell.algorithms.base import Algorithm
 from stepwell.config import Config
 from stepwell.curation.selection import Selection
 from stepwell.errors import ConfigError, Conflict, InvalidRequest, NotFound
@@ -47,9 +48,14 @@ class TrainerConfig(Config):
     max_staleness: int = Field(default=0, ge=0)
     """0: each update trains on what the policy sampled as it is then, and sampling waits for the update. More: sampling
     goes on during updates, and so many of them may lie between a trajectory's first token and its own (see
-    `algorithm.old_logprobs` and `algorithm.correction` for what to do about it)."""
+    `old_logprobs` and `correction` of the algorithm's objective for what to do about it)."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Refuse what this algorithm cannot be run with. Raises ConfigError."""
+        if self.max_staleness and algorithm.siblings is not None:
+            raise ConfigError("siblings are sampled turn by turn, each after an update: set trainer.max_staleness=0")
 
 
 _log: Final = logging.getLogger(__name__)
@@ -80,7 +86,12 @@ class Trainer:
     """Executes an algorithm on what a pool holds."""
 
     def __init__(self, run: Run, study: Study, config: TrainerConfig, together: Together | None = None) -> None:
-        """Of several ranks, this is for the first one; the others follow it by `together`."""
+        """Of several ranks, this is for the first one; the others follow it by `together`.
+
+        Raises:
+            ConfigError: the algorithm cannot be run so.
+        """
+        config.check(study.algorithm)
         self._run = run
         self._policy = study.learner.policy
         self._siblings = study.algorithm.siblings is not None
@@ -130,12 +141,7 @@ class Trainer:
         """As `updates`, of groups that are made in the meantime, at most `config.max_staleness` updates old.
 
         `producer` is told of which tasks there are groups already, and makes those after them.
-
-        Raises:
-            ConfigError: the algorithm's groups must be sampled by the policy as it is.
         """
-        if self._siblings:
-            raise ConfigError("siblings are sampled turn by turn, each after an update: set trainer.max_staleness=0")
         config = self._config
         self._published = self._policy.version
 

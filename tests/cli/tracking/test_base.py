@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from stepwell.cli.tracking import TRACKERS, chosen_trackers
-from stepwell.cli.tracking.base import TrackerConfig
+from stepwell.cli.tracking.base import TrackerConfig, tracked_run
 from stepwell.errors import ConfigError, MissingDependency
 from tests.cli.tracking.runs import run_in
 
@@ -28,6 +28,19 @@ def test_a_run_keeps_its_id_when_it_is_taken_up_again_and_shares_it_with_no_othe
 def test_a_recipe_is_told_by_dotted_keys(tmp_path: Path) -> None:
     settings = {"name": "tiny", "learner.lr": 0.001, "learner.betas": "[0.9, 0.95]", "agent": "{}", "pool": "null"}
     assert run_in(tmp_path).settings == settings
+
+
+def test_no_tracker_is_told_a_secret_of_the_recipe(tmp_path: Path) -> None:
+    recipe = {
+        "pool": "postgresql://trainer:hush@db/stepwell",
+        "rewards": [{"use": "judge", "api_key": "hush"}],
+        "agent": {"max_tokens": 6},
+    }
+    assert tracked_run("tiny", tmp_path, recipe).settings == {
+        "pool": "postgresql://trainer:***@db/stepwell",
+        "rewards": '[{"use": "judge", "api_key": "***"}]',
+        "agent.max_tokens": 6,
+    }
 
 
 def test_a_tracker_whose_package_is_not_there_is_refused_with_the_extra_that_has_it() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from stepwell.cli.secrets import without_secrets
 from stepwell.config import Config
 from stepwell.errors import MissingDependency
 from stepwell.types import UpdateInfo, new_id
@@ -70,11 +71,12 @@ class TrackerConfig(Config):
 
 
 def tracked_run(name: str, folder: Path, recipe: Mapping[str, Any]) -> TrackedRun:
-    """The run in `folder`, with an id that stays there; `recipe` is as JSON."""
+    """The run in `folder`, with an id that stays there; `recipe` is as JSON, and is told without its secrets."""
     file = folder / "tracked_as"
     if not file.exists():
         file.write_text(new_id("run"), encoding="ascii")
-    return TrackedRun(id=file.read_text(encoding="ascii"), name=name, folder=folder, settings=dict(_flat(recipe, "")))
+    settings = dict(_flat(without_secrets(recipe), ""))
+    return TrackedRun(id=file.read_text(encoding="ascii"), name=name, folder=folder, settings=settings)
 
 
 def _flat(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
