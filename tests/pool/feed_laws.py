@@ -41,10 +41,6 @@ class OrderLaws:
         pool.put(*group_of("old", 1), *group_of("new", 7), *group_of("middle", 7, 3))
         assert names(pool, order="freshest") == ["new", "middle", "old"]
 
-    def test_the_stalest_come_first_if_asked_and_equals_as_they_became_ready(self, pool: Pool) -> None:
-        pool.put(*group_of("new", 7), *group_of("middle", 7, 3), *group_of("old", 1), *group_of("as old", 1))
-        assert names(pool, order="stalest") == ["old", "as old", "middle", "new"]
-
     def test_higher_priority_comes_first_if_asked_and_equals_as_they_became_ready(self, pool: Pool) -> None:
         pool.put(*group_of("a", 0), *group_of("b", 0, priority=2.0), *group_of("c", 0, priority=2.0))
         assert names(pool, order="priority") == ["b", "c", "a"]

@@ -4,6 +4,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 
+import httpx
+import openai
 import pytest
 
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
@@ -122,6 +124,27 @@ async def test_a_gateway_that_is_not_there_is_an_engine_error_that_names_it(unus
     async with ChatAgent(f"http://127.0.0.1:{unused_port}", "tiny", CONFIG) as agent:
         with pytest.raises(EngineError, match=f"no answer from http://127.0.0.1:{unused_port}"):
             await agent.act("traj-1", ASK, ())
+
+
+async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_is_one_step(
+    connect: Connect, pool: SQLitePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = connect(engine("hello", "found", "found something else"))
+    pool.put(TrajectoryInfo(id="t"))
+    first = await agent.act("t", ASK, (SEARCH,))
+    post, lost = agent._client.post, []
+
+    async def losing(url, **asked):
+        answer = await post(url, **asked)
+        if not lost:
+            lost.append(answer)
+            raise openai.APIConnectionError(request=httpx.Request("POST", url))
+        return answer
+
+    monkeypatch.setattr(agent._client, "post", losing)
+    second = await agent.act("t", (*ASK, first.message, Message(role="user", content="go on")), (SEARCH,))
+    assert (second.message.content, len(lost)) == ("found", 1)
+    assert [step.id for step in pool.trajectory("t").steps] == [first.step_id, second.step_id]
 
 
 async def test_arguments_that_are_no_json_are_sent_as_they_are(connect: Connect, pool: SQLitePool) -> None:

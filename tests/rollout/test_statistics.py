@@ -29,6 +29,8 @@ def test_means_are_over_trajectories_that_did_not_fail_and_sampled_tokens_over_a
             "valid_call_rate": 0.75,
             "prompt_tokens_per_trajectory": 15.0,
             "response_tokens_per_trajectory": 5.0,
+            "offered_tokens_p50": 5.0,
+            "offered_tokens_p90": 5.8,
             "sampled_tokens": 15.0,
             "seconds_policy": 0.5,
             "seconds_environment": 1.5,

@@ -156,8 +156,6 @@ def _order(source: _Source, spec: LeaseSpec) -> tuple[Any, ...]:
     cursor = source.table.c.cursor
     if spec.order == "freshest":
         return (sa.func.coalesce(source.version, -1).desc(), source.ready.desc(), cursor.desc())
-    if spec.order == "stalest":
-        return (sa.func.coalesce(source.version, -1), source.ready, cursor)
     if spec.order == "priority":
         return (source.priority.desc(), source.ready, cursor)
     if spec.order == "random":

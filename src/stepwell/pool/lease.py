@@ -10,7 +10,7 @@ from stepwell.curation.selection import Selection
 from stepwell.types import Group
 
 Unit = Literal["group", "siblings", "trajectory"]
-Order = Literal["fifo", "freshest", "stalest", "priority", "random"]
+Order = Literal["fifo", "freshest", "priority", "random"]
 
 
 class LeaseSpec(Config):
@@ -31,9 +31,8 @@ class LeaseSpec(Config):
     dataset: str = ""
     """Name of a dataset, or `name@version`: only its units and only its members are handed over."""
     order: Order = "fifo"
-    """`fifo`: as they became ready; `freshest`: of the newest policy first; `stalest`: of the oldest policy first, then
-    as fifo, so that none goes stale that need not; `priority`: highest first, then as fifo; `random`: shuffled by
-    `seed`."""
+    """`fifo`: as they became ready; `freshest`: of the newest policy first; `priority`: highest first, then as fifo;
+    `random`: shuffled by `seed`."""
     seed: Count = 0
     """Of the random order."""
     limit: int = Field(default=1, ge=1, le=2**63 - 1)

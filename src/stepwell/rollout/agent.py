@@ -115,15 +115,16 @@ class ChatAgent:
         return await self._post(f"{self._url}/t/{trajectory_id}/v1/chat/completions", ChatCompletion, body, headers)
 
     async def _post(self, url: str, kind: type[_Answer], body: dict[str, Any], headers: dict[str, str]) -> _Answer:
-        started, wait = time.monotonic(), 0.2
+        started, wait, again = time.monotonic(), 0.2, headers
         while True:
             try:
-                answer = await self._client.post(url, cast_to=kind, body=body, options={"headers": headers})
+                answer = await self._client.post(url, cast_to=kind, body=body, options={"headers": again})
             except openai.OpenAIError as error:
                 lost = isinstance(error, openai.APIConnectionError) and self._reached
                 if not lost or time.monotonic() - started > self._config.patience:
                     raise self._explained(error) from error
                 await asyncio.sleep(wait)
+                again = {**headers, "x-stainless-retry-count": "1"}  # it may have been answered: that is no second step
                 wait = min(2 * wait, 5.0)
             else:
                 self._reached = True

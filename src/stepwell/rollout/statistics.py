@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from stepwell.rollout.run import Ending
 
 
@@ -73,18 +75,22 @@ def statistics(endings: Sequence[Ending], task_type: Callable[[str], str] | None
     """A summary as metrics of an update, by name; nothing if all failed.
 
     `turns_per_trajectory`, `tool_calls_per_trajectory`, `valid_call_rate` (where anything was called),
-    `prompt_tokens_per_trajectory`, `response_tokens_per_trajectory`, `sampled_tokens` (the sum of all responses, of
-    failed trajectories too), `seconds_policy`, `seconds_environment` and `seconds_judge` per trajectory, `failed_rate`;
-    with `task_type` of each kind of task `trajectories_of/KIND`, and `reward_of/KIND`, `turns_of/KIND` and so on.
+    `prompt_tokens_per_trajectory`, `response_tokens_per_trajectory` with its median and 90th percentile,
+    `offered_tokens_p50` and `offered_tokens_p90`, `sampled_tokens` (the sum of all responses, of failed trajectories
+    too), `seconds_policy`, `seconds_environment` and `seconds_judge` per trajectory, `failed_rate`; with `task_type` of
+    each kind of task `trajectories_of/KIND`, and `reward_of/KIND`, `turns_of/KIND` and so on.
     """
     told = summary(endings)
     if told is None:
         return {}
+    lengths = [ending.response_tokens for ending in endings if ending.how != "failed"]
     found = {
         "turns_per_trajectory": told.turns,
         "tool_calls_per_trajectory": told.tool_calls,
         "prompt_tokens_per_trajectory": told.prompt_tokens,
         "response_tokens_per_trajectory": told.response_tokens,
+        "offered_tokens_p50": float(np.percentile(lengths, 50)),
+        "offered_tokens_p90": float(np.percentile(lengths, 90)),
         "sampled_tokens": float(sum(ending.response_tokens for ending in endings)),
         "seconds_policy": told.seconds_policy,
         "seconds_environment": told.seconds_environment,
