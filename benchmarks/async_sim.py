@@ -1,4 +1,4 @@
-"""What bounded staleness buys: hundreds of agents of heavy-tailed durations, simulated, under Stepwell's own pacing.
+"""What bounded staleness buys: thousands of agents of heavy-tailed durations, simulated, under Stepwell's own pacing.
 
 The code under test is the trainer's (`stepwell.trainer.ahead`); agents and updates only sleep, in virtual time. Three
 ways to train: a barrier (each update samples anew and waits for its slowest group), staleness bounded by pacing and
@@ -85,7 +85,7 @@ class Fleet:
         name = str(len(self._of_group))
         self._of_group[name] = durations
         self.offered += durations
-        self.ready.append(_group(name, version))
+        self.ready.append(one_step_group(name, version))
         return True
 
     async def _play(self, seconds: float) -> None:
@@ -119,7 +119,8 @@ class Fleet:
         self.seconds = loop.time()
 
 
-def _group(name: str, version: int) -> Group:
+def one_step_group(name: str, version: int) -> Group:
+    """Of one trajectory of one step that this version sampled."""
     info = TrajectoryInfo(id=name, group_id=name)
     step = Step(
         id=name,

@@ -58,24 +58,25 @@ class SlowLookupTasks(LookupTasks):
         return SlowLookup(self._slow)
 
 
-class SlowLookup(Lookup):
+class SlowLookup:
     """One episode."""
 
+    tools = Lookup.tools
+
     def __init__(self, config: SlowLookupConfig) -> None:
-        super().__init__(config.max_turns)
         self._slow = config
-        self._task = ""
+        self._lookup = Lookup(config.max_turns)
+        self._random = random.Random()
 
     def reset(self, task_id: str, *, seed: int = 0) -> tuple[Message, ...]:
-        """See `Lookup`."""
-        self._task = task_id
-        return super().reset(task_id, seed=seed)
+        """Begin the task, which decides how long its calls take."""
+        self._random.seed(task_id)
+        return self._lookup.reset(task_id, seed=seed)
 
-    async def step(self, action: Message) -> Outcome:  # type: ignore[override]  # either is allowed of an environment
-        """See `Lookup`."""
-        draw = random.Random(f"{self._task} {self._turns}")
-        await asyncio.sleep(self._slow.median * draw.lognormvariate(0, self._slow.sigma))
-        return super().step(action)
+    async def step(self, action: Message) -> Outcome:
+        """Answer, after a while."""
+        await asyncio.sleep(self._slow.median * self._random.lognormvariate(0, self._slow.sigma))
+        return self._lookup.step(action)
 
 
 @dataclass(frozen=True)

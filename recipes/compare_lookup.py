@@ -2,15 +2,16 @@
 
 Each trains `lookup` from the same warm-up on the same tasks, and is tried on the same held-out tasks as it goes.
 `algorithm.use` differs, and with it the size of groups and how many make an update; RTPO, whose updates are of a few
-steps each, has a smaller learning rate and an unbiased baseline. Settings were chosen with another seed than those
-here, of few that were tried, so this shows that each learns, not which is best. Runs that were finished are kept.
+steps each, has a smaller learning rate and an unbiased baseline. Settings are the better of two or three that were
+tried, some with a seed that is used here, so this shows that each learns, not which is best. Runs that were finished
+are kept, and made again if their settings change.
 """
 
 import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -69,13 +70,23 @@ class Course:
 
     algorithm: str
     seed: int
+    settings: Sequence[str]
+    """All that differs from `recipes/lookup.yaml`."""
     points: Sequence[Point]
 
 
 def course(algorithm: str, seed: int, budget: int, every: int) -> Course:
     """Train until `budget` tokens were sampled, tried each `every` tokens."""
     torch.set_num_threads(1)
-    changes = (
+    changes = settings(algorithm, seed, budget)
+    recipe = load_config(RecipeConfig, find_recipe("lookup"), changes)
+    with tempfile.TemporaryDirectory() as folder, training_run(recipe, Path(folder) / "run") as run:
+        return Course(algorithm, seed, changes, asyncio.run(_points(run, every)))
+
+
+def settings(algorithm: str, seed: int, budget: int) -> list[str]:
+    """All that a run differs in from `recipes/lookup.yaml`."""
+    return [
         f"algorithm.use={algorithm}",
         *SETTINGS[algorithm],
         f"seed={seed}",
@@ -84,10 +95,7 @@ def course(algorithm: str, seed: int, budget: int, every: int) -> Course:
         "trainer.updates=100000",
         "trainer.stop_at_reward=null",
         "trainer.checkpoint_every=100000",
-    )
-    recipe = load_config(RecipeConfig, find_recipe("lookup"), changes)
-    with tempfile.TemporaryDirectory() as folder, training_run(recipe, Path(folder) / "run") as run:
-        return Course(algorithm, seed, asyncio.run(_points(run, every)))
+    ]
 
 
 async def _points(run: TrainingRun, every: int) -> list[Point]:
@@ -121,7 +129,7 @@ def all_courses(seeds: int, budget: int, every: int, kept: Path, workers: int) -
     kept.mkdir(parents=True, exist_ok=True)
     jobs = [(name, seed, budget, every) for seed in range(1, seeds + 1) for name in SETTINGS]
     files = {job: kept / f"{job[0]}-{job[1]}-{budget}.json" for job in jobs}
-    missing = [job for job in jobs if not files[job].exists()]
+    missing = [job for job in jobs if not files[job].exists() or _read(files[job]).settings != settings(*job[:3])]
     with (
         Progress(console=Console(stderr=True)) as bar,
         ProcessPoolExecutor(workers, get_context("spawn")) as processes,
@@ -129,21 +137,24 @@ def all_courses(seeds: int, budget: int, every: int, kept: Path, workers: int) -
         task = bar.add_task("runs", total=len(missing))
         futures = {processes.submit(_run, job): job for job in missing}
         for future in as_completed(futures):
-            files[futures[future]].write_text(json.dumps(asdict(future.result())) + "\n", encoding="utf-8")
+            file = files[futures[future]]
+            partial = file.with_suffix(".partial")
+            partial.write_text(json.dumps(asdict(future.result())) + "\n", encoding="utf-8")
+            partial.replace(file)
             bar.advance(task)
     return [_read(file) for file in files.values()]
 
 
 def _read(file: Path) -> Course:
     told = json.loads(file.read_text(encoding="utf-8"))
-    return Course(told["algorithm"], told["seed"], [Point(**point) for point in told["points"]])
+    return Course(told["algorithm"], told["seed"], told["settings"], [Point(**point) for point in told["points"]])
 
 
-def plot(courses: Iterable[Course], budget: int, path: Path) -> None:
-    """Held-out success over sampled tokens: the mean over seeds, and its 95 % interval by Student's t."""
+def plot(courses: Sequence[Course], path: Path) -> None:
+    """Held-out success over sampled tokens, as far as all were tried: the mean over seeds, and its 95 % interval by
+    Student's t."""
     figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    grid = np.linspace(0, budget, 60)
-    courses = list(courses)
+    grid = np.linspace(0, min(one.points[-1].tokens for one in courses), 60)
     for name in SETTINGS:
         own = [one for one in courses if one.algorithm == name]
         curves = np.array([np.interp(grid, [p.tokens for p in c.points], [p.success for p in c.points]) for c in own])
@@ -188,7 +199,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=here / "lookup_runs", help="folder of finished runs")
     options = parser.parse_args()
     courses = all_courses(options.seeds, options.budget, options.every, options.kept, options.workers)
-    plot(courses, options.budget, here / "lookup_curves.png")
+    plot(courses, here / "lookup_curves.png")
     print(table(courses))
 
 

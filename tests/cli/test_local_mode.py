@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -128,11 +128,8 @@ def test_siblings_are_played_in_another_process_too(tmp_path: Path) -> None:
     assert len({line.info.origin_index for line in lines}) > 1
 
 
-def test_a_player_that_cannot_even_begin_ends_the_run_with_a_reason(
-    tmp_path: Path, command: Callable[..., Finished]
-) -> None:
-    ended: Sequence[str] = [str(tmp_path / "none"), "http://127.0.0.1:9"]
-    done = command("worker", "--run", ended[0], "--gateway", ended[1], "--model", "m")
+def test_a_worker_without_a_run_says_so(tmp_path: Path, command: Callable[..., Finished]) -> None:
+    done = command("worker", "--run", str(tmp_path / "none"), "--gateway", "http://127.0.0.1:9", "--model", "m")
     assert done.code == 1
     assert "holds no run" in done.err
 

@@ -10,30 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import virtual_time
+from benchmarks.async_sim import one_step_group
 from stepwell.errors import EnvironmentFailed, InvalidRequest
 from stepwell.pool.lease import Lease
 from stepwell.trainer.ahead import Ahead
 from stepwell.trainer.staleness import fits, oldest
-from stepwell.types import Group, GroupInfo, Step, Trajectory, TrajectoryInfo
+from stepwell.types import Group
 
 LEARNING = 1.0
 """Seconds of an update."""
-
-
-def group(name: str, version: int) -> Group:
-    info = TrajectoryInfo(id=name, group_id=name)
-    step = Step(
-        id=name,
-        trajectory_id=name,
-        index=0,
-        prompt_ids=[1],
-        response_ids=[2],
-        logprobs=[-1.0],
-        policy_version_min=version,
-        policy_version_max=version,
-    )
-    trajectory = Trajectory(info=info, steps=(step,), step_rewards=(0.0,))
-    return Group(info=GroupInfo(id=name, task_id=name, size=1), trajectories=(trajectory,))
 
 
 @dataclass
@@ -68,7 +53,7 @@ class World:
             raise EnvironmentFailed("it broke")
         if self.drops(number):
             return False
-        self.ready.append(group(f"g{number}", version))
+        self.ready.append(one_step_group(f"g{number}", version))
         return True
 
     async def lease(self) -> Lease:
@@ -199,7 +184,7 @@ def test_groups_that_the_pool_never_hands_over_are_an_error_and_no_endless_loop(
 def test_groups_of_before_that_are_too_many_to_be_trained_on_in_time_are_counted_and_left() -> None:
     async def scene() -> tuple[World, dict[str, float]]:
         world = World([1.0], version=3)
-        world.ready = [group(f"old{number}", 2) for number in range(4)]
+        world.ready = [one_step_group(f"old{number}", 2) for number in range(4)]
         return world, await world.train(2, 1, 1)
 
     world, told = virtual_time.run(scene())

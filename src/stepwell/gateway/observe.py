@@ -85,14 +85,7 @@ class Meters:
         self.first_with = lru_cache(256)(self.first.labels)
         self._step_with = lru_cache(256)(self.steps.labels)
         self.item_with = lru_cache(256)(self.items.labels)
-        running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
-        running.set_function(lambda: gate.running)
-        waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)
-        waiting.set_function(lambda: gate.waiting)
-        version = Gauge("stepwell_policy_version", "Version of the weights that would sample next", registry=registry)
-        version.set_function(lambda: engine.policy_version)
-        if isinstance(engine, ReportsCache):
-            registry.register(_PrefixCache(engine))
+        _read_off(registry, engine, gate)
 
     def stored(self, step: Step, cached: int) -> None:
         """A step is in the pool; `cached` of its prompt tokens were an earlier step's."""
@@ -110,6 +103,18 @@ class Meters:
     def pool_well(self) -> bool:
         """Whether the pool stored what it was last given; a failure is forgotten in time, so that calls try again."""
         return self.pool_failed_at is None or time.monotonic() - self.pool_failed_at >= _FAILED_SECONDS
+
+
+def _read_off(registry: CollectorRegistry, engine: Engine, gate: Gate) -> None:
+    """Have it ask `engine` and `gate` for what they know."""
+    running = Gauge("stepwell_calls_running", "Calls under way", registry=registry)
+    running.set_function(lambda: gate.running)
+    waiting = Gauge("stepwell_calls_waiting", "Calls that wait for the end of a pause", registry=registry)
+    waiting.set_function(lambda: gate.waiting)
+    version = Gauge("stepwell_policy_version", "Version of the weights that would sample next", registry=registry)
+    version.set_function(lambda: engine.policy_version)
+    if isinstance(engine, ReportsCache):
+        registry.register(_PrefixCache(engine))
 
 
 class _PrefixCache(Collector):
