@@ -7,7 +7,9 @@ import pytest
 from nicegui import ui
 from nicegui.testing import User, user_simulation
 
-from stepwell.dashboard import pages
+from stepwell.dashboard import frame
+from stepwell.dashboard.mounting import register
+from stepwell.dashboard.visit import Desk
 from stepwell.pool.store import SQLitePool
 from stepwell.types import Step, TrajectoryInfo
 from tests.dashboard.records import small_pool
@@ -22,10 +24,10 @@ def pool(tmp_path: Path) -> Iterator[SQLitePool]:
 
 @pytest.fixture
 async def user(pool: SQLitePool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[User]:
-    monkeypatch.setattr(pages, "REFRESH", 0.05)
+    monkeypatch.setattr(frame, "REFRESH", 0.05)
     async with user_simulation() as user:
         decode = lambda ids: "".join(f"<b>{token}</b>" for token in ids)  # noqa: E731
-        pages.register(pool, dict.fromkeys(("", "tiny"), decode))
+        register(Desk(pool=pool, decoders=dict.fromkeys(("", "tiny"), decode)))
         yield user
 
 
@@ -118,7 +120,7 @@ async def test_an_unknown_trajectory_is_said_to_be_unknown(user: User) -> None:
 async def test_an_empty_pool_says_what_to_do(tmp_path: Path) -> None:
     pool = SQLitePool.open(tmp_path / "empty.sqlite")
     async with user_simulation() as user:
-        pages.register(pool)
+        register(Desk(pool=pool))
         await user.open("/")
         await user.should_see("Point an agent's base URL at the gateway")
     pool.close()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.dashboard.reading import NEWEST, Curve, Turn, read_overview, read_steps
+from stepwell.dashboard.reading.overview import NEWEST, Curve, read_overview
+from stepwell.dashboard.reading.trajectory import Turn, read_steps
 from stepwell.pool.store import SQLitePool
 from stepwell.types import Step, Trajectory, TrajectoryInfo
 from tests.dashboard.records import small_pool

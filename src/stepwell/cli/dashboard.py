@@ -14,16 +14,19 @@ from stepwell.pool.store import without_password
 from stepwell.types import Ids
 
 _LATEST: Final = "runs/latest"
+_READ_ONLY: Final = "The pool is open for reading only: serve it with `stepwell serve --pool FILE` to change anything."
 
 
 def dashboard(
     pool: Annotated[
         str, typer.Argument(help="A run's folder, a pool's SQLite file, or postgresql://… ; it is only read.")
     ] = _LATEST,
+    same: Annotated[str | None, typer.Option("--pool", metavar="FILE|URL", help="The same, by name.")] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Show a pool in the browser, also while somebody else writes to it."""
+    pool = same or pool
     serve_dashboard(Path(pool) / POOL_FILE if Path(pool).is_dir() else pool, host=host, port=port)
 
 
@@ -31,7 +34,7 @@ def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0)
     """Serve until Ctrl-C. Tokens of the runs in the pool's folder are shown as text, others as ids."""
     app = FastAPI(openapi_url=None)
     with open_pool(pool, read_only=True) as opened:
-        if not mount_dashboard(app, opened, _decoders(Path(pool).parent)):
+        if not mount_dashboard(app, opened, _decoders(Path(pool).parent), lambda _: _READ_ONLY):
             raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'")
         with served(app, host, port) as url:
             typer.echo(f"Dashboard of {without_password(pool)}: {url}/   (Ctrl-C ends it)")

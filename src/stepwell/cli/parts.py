@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from stepwell.config import component_config
 from stepwell.environments import ENVIRONMENTS
 from stepwell.errors import NotFound
+from stepwell.gateway.keys import Principal
 from stepwell.pool import store
 from stepwell.pool.base import Pool
 from stepwell.rollout.env import TaskSet, TaskSetConfig
@@ -48,11 +49,23 @@ def open_pool(location: str | Path, *, read_only: bool = False, make: bool = Fal
         pool.close()
 
 
-def mount_dashboard(app: FastAPI, pool: Pool, decoders: Mapping[str, Callable[[Ids], str]]) -> bool:
+def mount_dashboard(
+    app: FastAPI,
+    pool: Pool,
+    decoders: Mapping[str, Callable[[Ids], str]],
+    why_read_only: Callable[[Request], str] = lambda _: "",
+) -> bool:
     """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed."""
     try:
-        from stepwell.dashboard.pages import mount  # noqa: PLC0415  # an extra: the gateway works without it
+        from stepwell.dashboard.mounting import mount  # noqa: PLC0415  # an extra: the gateway works without it
+        from stepwell.dashboard.visit import Desk  # noqa: PLC0415
     except ImportError:
         return False
-    mount(app, pool, decoders)
+    mount(app, Desk(pool=pool, decoders=decoders, why_read_only=why_read_only))
     return True
+
+
+def needs_ingest(request: Request) -> str:
+    """Why who sent a request to a gateway may change nothing; empty if its key has the scope, and without keys."""
+    principal: Principal = request.state.principal
+    return "" if principal.may("ingest") else f"The key {principal.name!r} may look only: it lacks the scope `ingest`."

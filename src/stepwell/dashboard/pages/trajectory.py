@@ -1,30 +1,44 @@
 """One trajectory: its conversation, and under each answer the tokens that were really sampled."""
 
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 from nicegui import ui
 
-from stepwell.dashboard.reading import StepView, Turn, read_steps
-from stepwell.dashboard.tokens import FULL_COLOUR, Decoders, colour, tokens_html
-from stepwell.dashboard.tree import GroupTree, tree_html
-from stepwell.errors import StepwellError
+from stepwell.dashboard.frame import follow
+from stepwell.dashboard.reading.trajectory import StepView, Turn, read_steps
+from stepwell.dashboard.tokens import FULL_COLOUR, colour, tokens_html
+from stepwell.dashboard.tree import GroupTree, read_tree, tree_html
+from stepwell.dashboard.visit import Visit
+from stepwell.dashboard.widgets import status_badge
+from stepwell.errors import NotFound, StepwellError
 from stepwell.types import Step, Trajectory
 
 ReadTree = Callable[[Trajectory], Awaitable[GroupTree]]
 """Reads the prefix tree of a trajectory's group."""
-_STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "failed": "negative"}
+
+
+async def build(parent: ui.column, visit: Visit, path: Mapping[str, str]) -> None:
+    """The page of the trajectory that `path` names."""
+    view = TrajectoryView(parent, visit, lambda shown: asyncio.to_thread(read_tree, visit.pool, shown))
+
+    async def show() -> None:
+        try:
+            view.show(await asyncio.to_thread(visit.pool.trajectory, path["trajectory_id"]))
+        except NotFound:
+            view.show_missing(path["trajectory_id"])
+
+    await follow(visit, show)
 
 
 class TrajectoryView:
     """The page's content, drawn anew when the trajectory has changed."""
 
-    def __init__(self, parent: ui.column, decoders: Decoders, read_tree: ReadTree) -> None:
+    def __init__(self, parent: ui.column, visit: Visit, read: ReadTree) -> None:
         """Draw nothing yet."""
         self._parent = parent
-        self._decoders = decoders
-        self._read_tree = read_tree
+        self._visit = visit
+        self._read_tree = read
         self._shown: Trajectory | None = None
 
     def show(self, trajectory: Trajectory) -> None:
@@ -34,7 +48,7 @@ class TrajectoryView:
         self._shown = trajectory
         self._parent.clear()
         with self._parent:
-            _summary(trajectory)
+            _summary(trajectory, self._visit)
             self._tree(trajectory)
             for view in read_steps(trajectory):
                 self._step(view)
@@ -88,7 +102,7 @@ class TrajectoryView:
     def _tokens(self, step: Step) -> None:
         with ui.expansion("Sampled tokens", value=True).classes("w-full").props("dense"):
             _legend()
-            ui.html(tokens_html(step, self._decoders.get(step.model))).classes("sw-tokens")
+            ui.html(tokens_html(step, self._visit.decoders.get(step.model))).classes("sw-tokens")
 
     def _prompt(self, step: Step) -> None:
         """The exact prompt, made only when it is opened: prompts are long, and seldom looked at."""
@@ -96,21 +110,21 @@ class TrajectoryView:
             text = ui.label().classes("sw-text font-mono text-sm")
 
         def fill() -> None:
-            ids, decode = step.prompt_ids, self._decoders.get(step.model)
+            ids, decode = step.prompt_ids, self._visit.decoders.get(step.model)
             text.text = decode(ids) if decode else " ".join(map(str, ids.tolist()))
 
         panel.on_value_change(fill)
 
 
-def _summary(trajectory: Trajectory) -> None:
+def _summary(trajectory: Trajectory, visit: Visit) -> None:
     info = trajectory.info
     with ui.card().classes("w-full gap-2"):
         with ui.row().classes("items-center gap-3"):
             ui.label(info.id).classes("text-lg font-medium")
-            ui.badge(trajectory.status, color=_STATUS_COLOUR.get(trajectory.status, "grey")).props("outline")
+            status_badge(trajectory.status)
         if trajectory.why:
             ui.label(trajectory.why).classes("sw-text")
-        opened = datetime.fromtimestamp(info.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        opened = visit.time(info.created_at)
         facts = {"reward": _reward(trajectory), "task": info.task_id, "group": info.group_id or "none"}
         facts |= {"agent": info.agent, "source": info.source, "opened": opened}
         with ui.row().classes("gap-x-8 gap-y-2"):

@@ -1,40 +1,11 @@
-"""What the pages show, read from the pool: plain records, made off the event loop, knowing nothing of a browser."""
+"""A trajectory's steps as a conversation, read from what was stored, whatever that is."""
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
-from stepwell.pool.fidelity import Fidelity, fidelity
 from stepwell.rendering.wire import displayed
-from stepwell.types import Step, Trajectory, UpdateInfo
-
-NEWEST: Final = 50
-"""Trajectories that the overview lists."""
-
-REWARD_METRIC: Final = "reward_mean"
-"""The metric of an update that the learning curve shows: mean reward of its trajectories."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The learning curve of one training run."""
-
-    run: str
-    points: tuple[tuple[int, float], ...]
-    """(policy version, mean reward), oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The first page."""
-
-    stats: PoolStats
-    curves: tuple[Curve, ...]
-    newest: tuple[TrajectorySummary, ...]
-    """At most `NEWEST`, newest first."""
-    fidelity: tuple[Fidelity, ...]
-    """Drift, per model and agent that called."""
+from stepwell.types import Step, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +30,6 @@ class StepView:
     """The client changed earlier messages, so `seen` begins before what is new."""
 
 
-def read_overview(pool: Pool) -> Overview:
-    """Counts, curves and the newest trajectories."""
-    newest = tuple(summary for _, summary in pool.trajectories(limit=NEWEST))
-    lines = tuple(fidelity(pool.forks()))
-    return Overview(stats=pool.stats(), curves=_curves(pool.updates()), newest=newest, fidelity=lines)
-
-
 def read_steps(trajectory: Trajectory) -> list[StepView]:
     """The steps with the part of the conversation that each of them added."""
     views: list[StepView] = []
@@ -80,15 +44,6 @@ def read_steps(trajectory: Trajectory) -> list[StepView]:
         views.append(StepView(step, reward, turns[kept + echoed :], answer, rewritten))
         before, answered = turns, answer
     return views
-
-
-def _curves(updates: list[UpdateInfo]) -> tuple[Curve, ...]:
-    points: dict[str, list[tuple[int, float]]] = {}
-    for update in updates:
-        reward = dict(update.metrics).get(REWARD_METRIC)
-        if reward is not None:
-            points.setdefault(update.run, []).append((update.policy_version, reward))
-    return tuple(Curve(run, tuple(run_points)) for run, run_points in points.items())
 
 
 def _common_prefix(left: tuple[Turn, ...], right: tuple[Turn, ...]) -> int:

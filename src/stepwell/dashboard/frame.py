@@ -1,0 +1,93 @@
+"""What all pages have around them: navigation, colours, the viewer's zone, and following a pool that grows."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from nicegui import ui
+
+from stepwell.dashboard.visit import ZONE_COOKIE, Visit
+from stepwell.errors import PoolError
+
+REFRESH: Final = 1.5
+"""Seconds between two looks at the pool's cursor."""
+
+_STYLE: Final = """
+.sw-page { max-width: 1280px; margin: 0 auto; width: 100%; }
+.sw-quiet { opacity: 0.75; }
+.sw-text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.sw-tokens { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; line-height: 1.7; }
+.sw-tokens span { border-radius: 3px; }
+.sw-tokens span:hover { outline: 1px solid currentColor; }
+.sw-nav a { color: inherit; text-decoration: none; padding: 4px 10px; border-radius: 6px; white-space: nowrap; }
+.sw-nav a:hover, .sw-nav a:focus-visible { background: rgba(128, 128, 128, 0.18); }
+.sw-nav a[aria-current=page] { background: rgba(128, 128, 128, 0.25); font-weight: 600; }
+.sw-nav { overflow-x: auto; }
+.nicegui-content { padding: 12px; }
+.q-card { box-shadow: none; border: 1px solid rgba(128, 128, 128, 0.25); }
+.q-table__container { overflow-x: auto; }
+.body--light { background: #f7f8fa; }
+:focus-visible { outline: 2px solid #5898d4; outline-offset: 1px; }
+"""
+
+# Runs before anything is drawn: a browser that has not said its zone, or has moved, says it and asks again, once.
+_ZONE_SCRIPT: Final = f"""
+<script>
+(() => {{
+  const zone = encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone);
+  const said = document.cookie.split("; ").includes("{ZONE_COOKIE}=" + zone);
+  if (said) return;
+  document.cookie = "{ZONE_COOKIE}=" + zone + "; path=/; SameSite=Strict; max-age=31536000";
+  if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) location.reload();
+}})();
+</script>"""
+
+
+def frame(title: str, visit: Visit, navigation: Iterable[tuple[str, str]]) -> ui.column:
+    """Header and an empty column for the page's content.
+
+    Args:
+        title: the page's own name, for the browser's tab and for who hears the page read aloud.
+        visit: whose page it is.
+        navigation: (path, name) of the pages that can be reached from everywhere.
+    """
+    ui.page_title(f"{title} · Stepwell" if title else "Stepwell")
+    ui.add_css(_STYLE)
+    ui.add_head_html(_ZONE_SCRIPT)
+    dark = ui.dark_mode(value=None)
+
+    async def switch() -> None:  # the browser is asked, because until the first switch it follows the system
+        dark.set_value(not await ui.run_javascript("Quasar.Dark.isActive"))
+
+    with ui.row().classes("sw-page items-center no-wrap gap-2"):
+        ui.link("Stepwell", "/").classes("text-xl font-bold no-underline text-inherit")
+        with ui.element("nav").classes("sw-nav flex no-wrap gap-1 grow").props('aria-label="Stages"'):
+            for path, name in navigation:
+                ui.link(name, path).props('aria-current="page"' if path == visit.path else "")
+        with ui.button(icon="contrast", on_click=switch).props('flat round dense aria-label="Light or dark"'):
+            ui.tooltip("Light or dark")
+    with ui.element("main").classes("sw-page"):
+        if visit.read_only:
+            ui.label(visit.read_only).classes("text-sm sw-quiet pb-2")
+        return ui.column().classes("w-full gap-4")
+
+
+async def follow(visit: Visit, show: Callable[[], Awaitable[None]]) -> None:
+    """Show now, and again whenever the pool has grown. A pool that cannot be read is said so, and tried again."""
+    problem = ui.label().classes("sw-page text-negative").props('role="alert"')
+    shown: int | None = None
+
+    async def look() -> None:
+        nonlocal shown
+        try:
+            cursor = await asyncio.to_thread(visit.pool.cursor)
+            if cursor != shown:
+                await show()
+                shown = cursor
+            problem.text = ""
+        except PoolError as error:
+            problem.text = f"The pool cannot be read: {error}"
+        problem.set_visibility(bool(problem.text))
+
+    await look()
+    ui.timer(REFRESH, look, immediate=False)

@@ -1,0 +1,76 @@
+"""What a page is given: the pool, how to read its tokens, and who looks, from where, with which query."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import Final
+from urllib.parse import unquote, urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from fastapi import Request
+from nicegui import ui
+
+from stepwell.dashboard.tokens import Decoders
+from stepwell.pool.base import Pool
+
+ZONE_COOKIE: Final = "stepwell_zone"
+"""Holds the browser's time zone, as the IANA calls it; the frame's script writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What all pages of one dashboard share."""
+
+    pool: Pool
+    decoders: Decoders = field(default_factory=dict)
+    why_read_only: Callable[[Request], str] = lambda _: ""
+    """Why who sent this request may change nothing; empty for those who may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One browser tab on one page."""
+
+    pool: Pool
+    decoders: Decoders
+    read_only: str
+    """Why nothing can be changed from here; empty where it can."""
+    path: str
+    """Of the page, as in the address bar: `/trajectory/traj-1`."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """The state of the page that a deep link carries; values may be wrong, pages then use their defaults."""
+    zone: tzinfo = UTC
+
+    def time(self, seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+        """A Unix time in seconds, in the viewer's zone."""
+        return datetime.fromtimestamp(seconds, self.zone).strftime(form)
+
+    def remember(self, **state: object) -> None:
+        """Make the address bar a deep link to this state; what is empty or None is left out."""
+        kept = {name: str(value) for name, value in state.items() if value not in (None, "", False)}
+        ui.navigate.history.replace(link(self.path, **kept))
+
+
+def link(path: str, **query: object) -> str:
+    """An address on the dashboard."""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def visit(desk: Desk, request: Request) -> Visit:
+    """The visit that a request begins."""
+    return Visit(
+        pool=desk.pool,
+        decoders=desk.decoders,
+        read_only=desk.why_read_only(request),
+        path=request.url.path,
+        query=dict(request.query_params),
+        zone=_zone(unquote(request.cookies.get(ZONE_COOKIE, ""))),
+    )
+
+
+def _zone(name: str) -> tzinfo:
+    """UTC for a browser that did not say, or says what nobody knows."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
