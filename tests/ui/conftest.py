@@ -1,0 +1,84 @@
+"""A real browser on real pages: Debian's Chromium, driven by Playwright, on a server that the tests start."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks.dashboard_load import fill
+from stepwell.cli.serving import served
+from stepwell.dashboard.mounting import mount
+from stepwell.dashboard.visit import Desk
+from stepwell.pool.base import Pool
+from stepwell.pool.store import SQLitePool
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = [  # no sandbox as root, and nothing that looks for hosts elsewhere
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PATIENCE = 60_000  # milliseconds; a bound for a machine under load, not an expectation
+SMALL = 1_500
+"""Steps of the pool that most tests look at."""
+
+Serve = Callable[..., AbstractContextManager[str]]
+
+
+@contextmanager
+def serve(pool: Pool, port: int = 0, read_only: str = "") -> Iterator[str]:
+    """The dashboard of `pool`; gives its URL."""
+    app = FastAPI(openapi_url=None)
+    desk = Desk(
+        pool=pool, decoders={"tiny": lambda ids: " ".join(f"w{i}" for i in ids)}, why_read_only=lambda _: read_only
+    )
+    mount(app, desk)
+    with served(app, port=port, drain_seconds=1) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One for all tests of a process; each page has a context of its own."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[SQLitePool]:
+    """A pool of made-up work, which may be changed."""
+    with_work = SQLitePool.open(tmp_path / "pool.sqlite")
+    fill(with_work, SMALL)
+    yield with_work
+    with_work.close()
+
+
+@pytest.fixture
+def url(pool: SQLitePool) -> Iterator[str]:
+    """The dashboard of `pool`, which may write to it."""
+    with serve(pool) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Browser, url: str) -> Iterator[Page]:
+    """A tab; relative addresses are the dashboard's. What goes wrong in its scripts fails the test."""
+    context = browser.new_context(base_url=url, timezone_id="Asia/Kathmandu")
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
