@@ -7,7 +7,7 @@ before `now`.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.pool.base import Pool
 from stepwell.pool.lease import LeaseSpec
-from stepwell.types import Annotation, Fork, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
+from stepwell.types import Annotation, End, Fork, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
 SPAN: Final = 6 * 3600.0
 """Seconds over which everything is spread."""
@@ -124,7 +124,7 @@ def _episode(
     if broken:
         yield _at(Annotation.end(info.id, "failed", "the engine went away (503)"), moment, turns + 1)
         return
-    how = "truncated" if random.random() < 0.08 else "terminated"
+    how: End = "truncated" if random.random() < 0.08 else "terminated"
     yield _at(Annotation.end(info.id, how, "12 turns" if how == "truncated" else ""), moment, turns + 1)
     success = float(random.random() < moment.skill)
     yield _at(Annotation.reward("trajectory", info.id, success, "answer"), moment, turns + 1)
@@ -171,7 +171,7 @@ def _step(
     info: TrajectoryInfo,
     index: int,
     prompt: np.ndarray,
-    messages: list[dict[str, object]],
+    messages: Sequence[Mapping[str, object]],
     answer: Mapping[str, object],
     moment: _Moment,
     abort: bool = False,

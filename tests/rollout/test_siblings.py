@@ -188,3 +188,25 @@ async def test_a_trunk_is_not_forked_where_its_context_was_full(pool: SQLitePool
     collector._collector.player.actor.before = full
     assert await collector.collect(endless(), 1) == 1
     assert [group.info.origin_index for group in ready(pool)] == [1]
+
+
+async def test_trunks_ahead_are_played_beside_the_last_turn_and_taken_up_next(pool: SQLitePool) -> None:
+    collector, tasks = siblings(pool, [THREE], Siblings(ahead=True)), endless()
+    trunks = lambda: sum(line.info.source == "trunk" for _, line in pool.trajectories(limit=1000))  # noqa: E731
+    for turn, so_far in ((2, 2), (1, 2), (0, 4), (2, 4), (1, 4), (0, 6)):
+        assert await collector.collect(tasks, 2) == 2
+        assert {group.info.origin_index for group in ready(pool)} == {turn}
+        assert trunks() == so_far
+
+
+async def test_trunks_ahead_change_no_group_but_for_when_its_trunk_was_played(pool: SQLitePool, tmp_path) -> None:
+    async def groups(own: SQLitePool, plan: Siblings) -> list[tuple[str, int | None, list[float | None]]]:
+        collector, tasks, made = siblings(own, [THREE], plan), endless(), []
+        for _ in range(7):
+            await collector.collect(tasks, 2)
+            made += [(g.info.task_id, g.info.origin_index, [t.reward for t in g.trajectories]) for g in ready(own)]
+        return made
+
+    other = SQLitePool.open(tmp_path / "other.sqlite")
+    assert sorted(await groups(pool, Siblings(ahead=True))) == sorted(await groups(other, REVERSE))
+    other.close()

@@ -1,5 +1,6 @@
 """Trunks outlive the process: the next one goes on with the turns that were left, from states that it makes again."""
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from stepwell.rollout.env import Outcome
 from stepwell.rollout.group import Collector
 from stepwell.rollout.run import Ending, EnvironmentPlayer, Fork, RolloutConfig, Start, record
 from stepwell.rollout.siblings import SiblingCollector
-from stepwell.rollout.trunks import Memory
+from stepwell.rollout.trunks import NOTE, Memory
 from stepwell.types import Annotation, Step, TrajectoryInfo
 from tests.rollout.worlds import DONE, GO_ON, ScriptedAgent, ScriptedEnvironment, ScriptedTasks, endless, paid
 
@@ -46,6 +47,11 @@ def both(turn: int) -> list[tuple[str, int]]:
 
 def trunks(pool: SQLitePool) -> int:
     return sum(summary.info.source == "trunk" for _, summary in pool.trajectories())
+
+
+def sets_of_trunks(pool: SQLitePool) -> int:
+    notes = [note for _, line in pool.trajectories() for note in pool.notes(line.info.id)]
+    return sum(note.name == NOTE for note in notes)
 
 
 async def test_a_new_process_goes_on_with_the_next_turn_of_the_same_trunks(pool: SQLitePool) -> None:
@@ -203,3 +209,41 @@ async def test_an_agent_that_a_gateway_leads_needs_nothing_but_its_trunks_name(p
         assert await siblings.collect(endless(), 1) == 1
         assert [fork.step for fork in player.began if fork is not None] == [turn, turn]
     assert trunks(pool) == 1
+
+
+AHEAD = Siblings(ahead=True)
+
+
+async def test_trunks_that_were_played_ahead_are_taken_up_by_the_next_process(pool: SQLitePool) -> None:
+    for version, turn in ((0, 2), (1, 1), (2, 0), (3, 2), (4, 1), (5, 0), (6, 2)):
+        assert await Process(pool, version, AHEAD).collect() == both(turn)
+    assert trunks(pool) == 6  # the second set came with version 2, the third with version 5
+
+
+async def test_a_last_turn_that_was_interrupted_is_finished_before_the_trunks_ahead(pool: SQLitePool) -> None:
+    for version in (0, 1):
+        await Process(pool, version, AHEAD).collect()
+    dying = Process(pool, 2, AHEAD, max_failures=0)
+    act = dying.agent.act
+
+    async def fails_once_the_trunks_are_there(trajectory_id, messages, tools):
+        info = pool.trajectory(trajectory_id).info
+        if info.group_id is not None and info.task_id == "task-1":
+            while sets_of_trunks(pool) != 2:  # noqa: ASYNC110  # the pool tells nobody
+                await asyncio.sleep(0.01)
+            raise EngineError("gone")
+        return await act(trajectory_id, messages, tools)
+
+    dying.agent.act = fails_once_the_trunks_are_there
+    with pytest.raises(EnvironmentFailed):
+        await dying.collect()
+    assert await Process(pool, 2, AHEAD).collect(held=1) == [("task-1", 0)]
+    assert await Process(pool, 3, AHEAD).collect() == both(2)
+    assert trunks(pool) == 4
+
+
+async def test_trunks_ahead_of_a_version_that_is_lost_are_not_taken_up(pool: SQLitePool) -> None:
+    for version in (0, 1, 2):
+        await Process(pool, version, AHEAD).collect()
+    assert await Process(pool, 1, AHEAD).collect() == both(0)  # the checkpoint was that of version 1: once more
+    assert await Process(pool, 2, AHEAD).collect() == both(2)

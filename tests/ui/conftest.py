@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from benchmarks.dashboard_load import fill
 from stepwell.cli.serving import served
 from stepwell.dashboard.mounting import mount
-from stepwell.dashboard.visit import Desk
+from stepwell.dashboard.visit import Desk, Visitor
 from stepwell.pool.base import Pool
 from stepwell.pool.store import SQLitePool
 
@@ -37,7 +37,9 @@ def serve(pool: Pool, port: int = 0, read_only: str = "") -> Iterator[str]:
     """The dashboard of `pool`; gives its URL."""
     app = FastAPI(openapi_url=None)
     desk = Desk(
-        pool=pool, decoders={"tiny": lambda ids: " ".join(f"w{i}" for i in ids)}, why_read_only=lambda _: read_only
+        pool=pool,
+        decoders={"tiny": lambda ids: " ".join(f"w{i}" for i in ids)},
+        visitor=lambda _: Visitor(read_only=read_only),
     )
     mount(app, desk)
     with served(app, port=port, drain_seconds=1) as url:

@@ -101,6 +101,9 @@ class Siblings:
     """Trajectories of each task that siblings are forked from."""
     skip_alike: bool = False
     """Siblings that all take the same step are not played on: their advantages cancel, whatever happens next."""
+    ahead: bool = False
+    """New trunks are played beside the siblings of the last turn that is left, so by the policy of that turn, and not
+    by the one after its update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

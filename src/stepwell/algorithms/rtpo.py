@@ -127,6 +127,9 @@ class RTPO(AlgorithmConfig):
     """Siblings that all take the same step are dropped at once. What they earn differs by luck alone, and their
     advantages, which sum to 0, push the same tokens: playing them on would cost turns and teach nothing. As published,
     they are played on, and count in the mean that the loss is."""
+    trunks_ahead: bool = True
+    """New trunks are played while the siblings of the last turn of those before are: a round has no phase for them
+    alone. They are then sampled one update earlier than as published; only the states that they reached are used."""
     objective: Objective = Objective()
     """Token ratio, clip 0.2, every step counts equally."""
 
@@ -154,7 +157,12 @@ class RTPO(AlgorithmConfig):
 
     def _siblings(self) -> Siblings:
         cancels = self.baseline != "critic"  # with one the advantages of equal steps do not
-        return Siblings(order=self.order, trunks=self.trunks, skip_alike=self.skip_alike and cancels)
+        return Siblings(
+            order=self.order,
+            trunks=self.trunks,
+            skip_alike=self.skip_alike and cancels,
+            ahead=self.trunks_ahead,
+        )
 
     def _diagnose(self, group: Group, inputs: Inputs) -> dict[str, float]:
         """How many siblings there are, how many turns they took, and whether they teach nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from stepwell.cli.config import RecipeConfig, WarmupConfig
-from stepwell.cli.parts import mount_dashboard, needs_ingest
+from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
 from stepwell.engines.base import Engine
 from stepwell.engines.constraint import ConstraintCompiler
@@ -74,7 +74,7 @@ def serve_policy(
     engine = LocalEngine(policy, eos_ids=eos_ids, max_batch=recipe.max_batch, seed=recipe.seed, constraints=constraints)
     try:
         app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway, keys)
-        mount_dashboard(app, pool, {policy.name: renderer.decode}, needs_ingest)
+        mount_dashboard(app, pool, {policy.name: renderer.decode})
         with served(app, host, port, recipe.gateway.drain_seconds) as url:
             yield Served(url=url, policy=policy, renderer=renderer, pool=pool, engine=engine)
     finally:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from stepwell.config import component_config
 from stepwell.environments import ENVIRONMENTS
 from stepwell.errors import NotFound
+from stepwell.gateway.guard import EVERYBODY
 from stepwell.gateway.keys import Principal
 from stepwell.pool import store
 from stepwell.pool.base import Pool
@@ -27,6 +28,8 @@ PoolLocation = Annotated[
 ]
 """The pool that a command reads."""
 RECIPE_FILE = "recipe.yaml"
+_READ_ONLY = "The pool is open for reading only: serve it with `stepwell serve --pool FILE` to change anything."
+_LOOKS_ONLY = "Your key lets you look, not change anything: it lacks the scope ingest."
 
 
 def build_tasks(section: Mapping[str, Any]) -> TaskSet:
@@ -53,19 +56,22 @@ def mount_dashboard(
     app: FastAPI,
     pool: Pool,
     decoders: Mapping[str, Callable[[Ids], str]],
-    why_read_only: Callable[[Request], str] = lambda _: "",
+    may_write: bool = True,
 ) -> bool:
-    """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed."""
+    """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed.
+
+    `may_write` is for a pool that is open for writing: on a gateway with keys, those whose key lets them may then.
+    """
     try:
         from stepwell.dashboard.mounting import mount  # noqa: PLC0415  # an extra: the gateway works without it
-        from stepwell.dashboard.visit import Desk  # noqa: PLC0415
+        from stepwell.dashboard.visit import Desk, Visitor  # noqa: PLC0415
     except ImportError:
         return False
-    mount(app, Desk(pool=pool, decoders=decoders, why_read_only=why_read_only))
+
+    def visitor(request: Request) -> Visitor:
+        principal: Principal = getattr(request.state, "principal", EVERYBODY)
+        read_only = _READ_ONLY if not may_write else "" if principal.may("ingest") else _LOOKS_ONLY
+        return Visitor(name=principal.name, read_only=read_only)
+
+    mount(app, Desk(pool=pool, decoders=decoders, visitor=visitor))
     return True
-
-
-def needs_ingest(request: Request) -> str:
-    """Why who sent a request to a gateway may change nothing; empty if its key has the scope, and without keys."""
-    principal: Principal = request.state.principal
-    return "" if principal.may("ingest") else f"The key {principal.name!r} may look only: it lacks the scope `ingest`."

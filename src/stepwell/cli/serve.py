@@ -13,7 +13,7 @@ from pydantic import Field
 from rich.console import Console
 
 from stepwell.cli.logs import LogFormat, LogLevel, set_up
-from stepwell.cli.parts import POOL_FILE, mount_dashboard, needs_ingest, open_pool
+from stepwell.cli.parts import POOL_FILE, mount_dashboard, open_pool
 from stepwell.cli.serving import served, wait_for_interrupt
 from stepwell.cli.telemetry import exported_spans
 from stepwell.config import Config, component_config, load_config
@@ -157,7 +157,7 @@ def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings
     path = place.pool or _POOL
     with open_pool(path, make=True) as opened:
         app = create_app(engine, renderer, opened, config.gateway, place.keys)
-        mount_dashboard(app, opened, {engine.model: renderer.decode}, needs_ingest)
+        mount_dashboard(app, opened, {engine.model: renderer.decode})
         spare_the_collector()
         with served(app, place.host, place.port, config.gateway.drain_seconds) as address:
             _announce(f"{engine.model}, at {', '.join(urls)}", address, path)

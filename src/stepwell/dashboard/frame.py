@@ -64,6 +64,8 @@ def frame(title: str, visit: Visit, navigation: Iterable[tuple[str, str]]) -> ui
         with ui.element("nav").classes("sw-nav flex no-wrap gap-1 grow").props('aria-label="Stages"'):
             for path, name in navigation:
                 ui.link(name, path).props('aria-current="page"' if path == visit.path else "")
+        if visit.name:
+            ui.link("Log out", "/logout").classes("text-sm whitespace-nowrap").tooltip(f"in with the key {visit.name}")
         with ui.button(icon="contrast", on_click=switch).props('flat round dense aria-label="Light or dark"'):
             ui.tooltip("Light or dark")
     with ui.element("main").classes("sw-page"):

@@ -18,13 +18,23 @@ ZONE_COOKIE: Final = "stepwell_zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who looks."""
+
+    name: str = ""
+    """Of the key that let them in; empty where there are none."""
+    read_only: str = ""
+    """Why they may change nothing; empty for those who may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
     """What all pages of one dashboard share."""
 
     pool: Pool
     decoders: Decoders = field(default_factory=dict)
-    why_read_only: Callable[[Request], str] = lambda _: ""
-    """Why who sent this request may change nothing; empty for those who may."""
+    visitor: Callable[[Request], Visitor] = lambda _: Visitor()
+    """Who sent a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class Visit:
     """Why nothing can be changed from here; empty where it can."""
     path: str
     """Of the page, as in the address bar: `/trajectory/traj-1`."""
+    name: str = ""
+    """Of the key that let the visitor in; empty where there are none."""
     query: Mapping[str, str] = field(default_factory=dict)
     """The state of the page that a deep link carries; values may be wrong, pages then use their defaults."""
     zone: tzinfo = UTC
@@ -58,10 +70,12 @@ def link(path: str, **query: object) -> str:
 
 def visit(desk: Desk, request: Request) -> Visit:
     """The visit that a request begins."""
+    visitor = desk.visitor(request)
     return Visit(
         pool=desk.pool,
         decoders=desk.decoders,
-        read_only=desk.why_read_only(request),
+        read_only=visitor.read_only,
+        name=visitor.name,
         path=request.url.path,
         query=dict(request.query_params),
         zone=_zone(unquote(request.cookies.get(ZONE_COOKIE, ""))),

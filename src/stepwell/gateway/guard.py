@@ -1,7 +1,8 @@
 """Who may do what: one door in front of every route, closed unless a rule opens it.
 
 Without keys (only on loopback) everybody may do everything. With keys, each request needs one that has the scope of its
-route; a browser that looks at the dashboard sends it as the password of HTTP's basic authentication.
+route; a browser that looks at the dashboard is asked for it by a form (`login`), or sends it as the password of HTTP's
+basic authentication.
 """
 
 import base64
@@ -21,6 +22,7 @@ from stepwell.gateway.dialects.chat import Tokenize
 from stepwell.gateway.dialects.messages import CountTokens
 from stepwell.gateway.keys import KeyRing, Principal
 from stepwell.gateway.keys import Scope as KeyScope
+from stepwell.gateway.login import LOGIN, LOGOUT, Login, key_of_browser, wants_page, way_in
 from stepwell.gateway.problems import problem_json, problem_of
 
 _BASE: Final = re.compile(r"(?:/t/[^/]+)?(?:/v1){0,2}(?=/|$)")
@@ -57,12 +59,19 @@ class Guard:
         """Let through to `app` whom `keys` know; None: everybody."""
         self._app = app
         self._keys = keys
+        self._login = Login(keys) if keys is not None else None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass the request on, or refuse it."""
         if scope["type"] in ("http", "websocket"):
+            if self._login is not None and scope["path"] in (LOGIN, LOGOUT):
+                return self._login(scope, receive, send)
             try:
                 principal = self._admitted(scope)
+            except Unauthorized as error:
+                if wants_page(scope, Headers(scope=scope)):
+                    return way_in(scope["path"], scope["query_string"])(scope, receive, send)
+                return _refuse(scope, send, error)
             except StepwellError as error:
                 return _refuse(scope, send, error)
             scope.setdefault("state", {})["principal"] = principal
@@ -76,7 +85,7 @@ class Guard:
         if needed is None:
             return Principal(name="", scopes=frozenset())
         headers = Headers(scope=scope)
-        principal = self._keys.principal(key_of(headers) or _password(headers))
+        principal = self._keys.principal(key_of(headers) or _password(headers) or key_of_browser(scope, headers))
         if principal is None:
             raise Unauthorized("this gateway needs an API key; `stepwell keys create` makes one")
         if not principal.may(needed):

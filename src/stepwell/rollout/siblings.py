@@ -6,7 +6,7 @@ section 4.2). Trunks are in no group, so nobody trains on them.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stepwell.algorithms.base import Siblings
@@ -32,6 +32,8 @@ class SiblingCollector:
         self._trunks: list[Trunk] = []
         self._turns: list[int] = []
         """That are still to be taken anew, in order."""
+        self._ahead: list[Trunk] = []
+        """What comes after these trunks, if it was played already."""
         self._begun: frozenset[tuple[str, int]] = frozenset()
         """(trunk, turn) that have their group already, from before an interruption."""
         self._refused: ForkRefused | None = None
@@ -61,11 +63,11 @@ class SiblingCollector:
             return await self.take_next(count) if self._interrupted else 0
         for _ in range(_FRUITLESS):
             while self._turns:
-                if made := await self.take_next(count):
+                if made := await self._next_turn(tasks, count):
                     return made
             if self._refused is not None and not self._forked:
                 raise self._refused
-            await self._grow(tasks, max(count // self._plan.trunks, 1))
+            await self._grow(tasks, count)
         raise InvalidRequest(
             f"of {_FRUITLESS - 1} sets of trunks no turn made siblings that differ: the policy always does the same. "
             "Sample at a higher temperature, with more siblings (rollout.group_size), or set algorithm.skip_alike=false"
@@ -87,8 +89,22 @@ class SiblingCollector:
                 recorded = await asyncio.to_thread(memory.pool.trajectory, own.trajectory_id)
                 return await once_more(self._collector.player, own, recorded)
 
-        self._trunks = [trunk for trunk in await all_of([again(own) for own in left.trunks]) if trunk is not None]
+        async def all_again(trunks: Iterable[Kept]) -> list[Trunk]:
+            return [trunk for trunk in await all_of([again(own) for own in trunks]) if trunk is not None]
+
+        self._trunks, self._ahead = await all_again(left.trunks), await all_again(left.ahead)
         self._turns, self._begun = list(left.turns), left.begun
+
+    async def _next_turn(self, tasks: Iterator[str], count: int) -> int:
+        """As `take_next`; beside the last turn there are the next trunks, if the plan wants them so early."""
+        if not self._plan.ahead or len(self._turns) > 1 or self._ahead:
+            return await self.take_next(count)
+        made, _ = await all_of([self.take_next(count), self._look_ahead(tasks, count)])
+        return made
+
+    async def _look_ahead(self, tasks: Iterator[str], count: int) -> int:
+        self._ahead = await self._new_trunks(tasks, count)
+        return len(self._ahead)
 
     async def take_next(self, count: int) -> int:
         """Make the groups of the next turn that is left, at most `count`; there may be none. Raises as `collect`."""
@@ -100,12 +116,17 @@ class SiblingCollector:
         return made
 
     async def _grow(self, tasks: Iterator[str], count: int) -> None:
-        chosen = self._collector.next_tasks(tasks, count)
-        self._trunks = await all_of([self._trunk(task) for task in chosen for _ in range(self._plan.trunks)])
-        await record(self._collector.log, kept(self._collector.channel, self._trunks))
+        self._trunks, self._ahead = self._ahead or await self._new_trunks(tasks, count), []
         turns = list(range(max(len(trunk.forks) for trunk in self._trunks)))
         self._refused, self._forked = None, False
         self._turns = turns[::-1] if self._plan.order == "reverse" else turns
+
+    async def _new_trunks(self, tasks: Iterator[str], count: int) -> list[Trunk]:
+        """As many as `count` groups need at each turn."""
+        chosen = self._collector.next_tasks(tasks, max(count // self._plan.trunks, 1))
+        trunks = await all_of([self._trunk(task) for task in chosen for _ in range(self._plan.trunks)])
+        await record(self._collector.log, kept(self._collector.channel, trunks))
+        return trunks
 
     async def _trunk(self, task_id: str) -> Trunk:
         ending, forks = await self._collector.trunk(task_id)

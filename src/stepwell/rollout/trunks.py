@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -84,13 +85,15 @@ def _digest(fork: Fork) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of the newest set of trunks."""
+    """What is left of the newest set of trunks that was begun."""
 
     trunks: tuple[Kept, ...]
     turns: tuple[int, ...]
     """That are still to be taken anew, in order."""
     begun: frozenset[tuple[str, int]]
     """(trunk, turn) of them that the current version has taken anew already: it was interrupted within a turn."""
+    ahead: tuple[Kept, ...] = ()
+    """The trunks after these, where they were played already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +106,25 @@ class Memory:
 
     def left(self, channel: str, plan: Siblings) -> Left | None:
         """What is left of the newest trunks of a channel; None if nothing is. Blocks."""
-        found = self._newest(channel)
-        if found is None:
-            return None
-        note, trunks = found
-        now, taken = self.version(), self._taken(channel, note, {trunk.trajectory_id for trunk in trunks})
-        places = range(max(len(trunk.turns) for trunk in trunks))
+        newest, *older = [self._left_of(own, plan) for own in islice(self._sets(channel), 1 + plan.ahead)] or [None]
+        before = older[0] if older else None
+        if newest is None or before is None or newest.begun or len(newest.turns) < _turns(newest.trunks):
+            return newest
+        return replace(before, ahead=newest.trunks)
+
+    def _left_of(self, own: "_Own", plan: Siblings) -> Left | None:
+        trunks, now, taken = own.trunks, self.version(), self._taken(own)
+        places = range(_turns(trunks))
         turns = []
         for turn in reversed(places) if plan.order == "reverse" else places:
             there = [(trunk.trajectory_id, trunk.turns[turn][0]) for trunk in trunks if len(trunk.turns) > turn]
             if not _over([taken.get(place) for place in there], now):
                 turns.append(turn)
         begun = {(trunk.trajectory_id, turn) for trunk in trunks for turn in turns if _has(trunk, turn, taken)}
-        return Left(tuple(trunks), tuple(turns), frozenset(begun)) if turns else None
+        return Left(trunks, tuple(turns), frozenset(begun)) if turns else None
 
-    def _newest(self, channel: str) -> tuple[Annotation, list[Kept]] | None:
+    def _sets(self, channel: str) -> Iterator["_Own"]:
+        """Newest first."""
         wanted = Selection(
             sources=("trunk",), max_policy_version=self.version(), verdicts=("accept", "clear", "reject")
         )
@@ -128,13 +135,13 @@ class Memory:
                 for note in self.pool.notes(summary.info.id):
                     held = _SETS.decode(note.text) if (note.kind, note.name) == ("note", NOTE) else None
                     if held is not None and held.channel == channel:
-                        return note, held.trunks
-        return None
+                        yield _Own(channel, note.created_at, tuple(held.trunks))
 
-    def _taken(self, channel: str, note: Annotation, trunks: set[str]) -> dict[tuple[str, int], "_Taken"]:
+    def _taken(self, own: "_Own") -> dict[tuple[str, int], "_Taken"]:
         """By (trunk, step): the group that took it anew."""
         found: dict[tuple[str, int], _Taken] = {}
-        for group in self._groups_since(channel, note.created_at):
+        trunks = {trunk.trajectory_id for trunk in own.trunks}
+        for group in self._groups_since(own.channel, own.created_at):
             info, index = group.info, group.info.origin_index
             if info.origin_id not in trunks or index is None:
                 continue
@@ -163,6 +170,16 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class _Own:
+    """A set of trunks as its note says it."""
+
+    channel: str
+    created_at: float
+    """Unix time in seconds of the note: before any group of siblings."""
+    trunks: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Taken:
     version: int
     ready: bool
@@ -174,6 +191,10 @@ def _over(groups: Sequence[_Taken | None], now: int) -> bool:
     if any(group is not None and group.version < now for group in groups):
         return True
     return all(group is not None and not group.ready for group in groups)
+
+
+def _turns(trunks: Sequence[Kept]) -> int:
+    return max(len(trunk.turns) for trunk in trunks)
 
 
 def _has(trunk: Kept, turn: int, taken: Mapping[tuple[str, int], _Taken]) -> bool:

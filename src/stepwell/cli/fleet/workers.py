@@ -20,8 +20,8 @@ from stepwell.rollout.run import Ending
 _log: Final = logging.getLogger(__name__)
 _DEATHS: Final = 5
 """So often one may die in a row, without having finished a job, before the run is given up."""
-_SIBLING_SETS: Final = 4
-"""Sets of trunks for which tasks are sent along, as siblings that are all alike make more of them necessary."""
+_SIBLING_SETS: Final = 5
+"""Sets of trunks for which tasks are sent along: one is played ahead, and siblings that are all alike need more."""
 
 
 @dataclass(slots=True, eq=False)
