@@ -3,19 +3,24 @@
 The shape is the paper's (arXiv 2608.18682, section 5: three turns; 16 trajectories per prompt for GRPO; 4 trunks per
 prompt and two siblings at each turn of a trunk for RTPO), on the three-turn lookup task and its small model. A round of
 GRPO is one update in three optimiser steps; a round of RTPO is the trunks and three updates, one for each turn, each
-followed by new weights. One trains after the other, as the dashboard allows a process one gateway.
+followed by new weights. Each trains in a process of its own, and they take turns, so that whatever else the machine
+does slows both down.
 """
 
 import asyncio
+import multiprocessing
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that it also runs when it is imported as benchmarks.rtpo_cost
 from report import Row, main
@@ -29,6 +34,7 @@ from stepwell.types import UpdateInfo
 
 TURNS = 3
 GRPO_GROUP = 16
+_SPAWN = multiprocessing.get_context("spawn")
 TRUNKS, SIBLINGS = 4, 2
 _SHARED = ("trainer.stop_at_reward=null", "trainer.updates=1000000", "trainer.checkpoint_every=1000000")
 
@@ -62,17 +68,46 @@ def measure(quick: bool) -> Sequence[Row]:
             f"trainer.groups_per_update={prompts * TRUNKS}",
             f"algorithm.trunks={TRUNKS}",
         )
-        courses = [_course(recipe, Path(folder), rounds, n) for recipe, n in ((grpo, 1), (rtpo, TURNS))]
-        return list(_rows(*courses))
+        return list(_rows(*_taking_turns(grpo, rtpo, Path(folder), rounds)))
 
 
-def _course(recipe: RecipeConfig, folder: Path, rounds: int, updates_per_round: int) -> Course:
-    async def trained(run: TrainingRun) -> list[list[UpdateInfo]]:
+def _taking_turns(grpo: RecipeConfig, rtpo: RecipeConfig, folder: Path, rounds: int) -> Sequence[Course]:
+    """A round of one, a round of the other."""
+    processes, pipes = [], []
+    for recipe, updates_per_round in ((grpo, 1), (rtpo, TURNS)):
+        pipe, end = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_train, args=(recipe, folder / recipe.name, updates_per_round, end))
+        process.start()
+        processes.append(process)
+        pipes.append(pipe)
+    for pipe in pipes:
+        pipe.recv()  # the warm-up is over
+    made: list[list[Sequence[UpdateInfo]]] = [[], []]
+    for _ in track(range(rounds), "Measuring", console=Console(stderr=True)):
+        for pipe, own in zip(pipes, made, strict=True):
+            pipe.send(True)
+            own.append(pipe.recv())
+    courses = []
+    for pipe, process, own in zip(pipes, processes, made, strict=True):
+        pipe.send(False)
+        courses.append(Course(own, pipe.recv()))
+        process.join()
+    return courses
+
+
+def _train(recipe: RecipeConfig, folder: Path, updates_per_round: int, pipe: Connection) -> None:
+    """A round for each True that comes through the pipe; at the end, what the pool has come to."""
+    torch.set_num_threads(1)
+
+    async def rounds(run: TrainingRun) -> None:
         async with aclosing(run.updates()) as going:
-            return [[await anext(going) for _ in range(updates_per_round)] for _ in range(rounds)]
+            while pipe.recv():
+                pipe.send([await anext(going) for _ in range(updates_per_round)])
 
-    with training_run(recipe, folder / recipe.name) as run:
-        return Course(asyncio.run(trained(run)), run.served.pool.stats())
+    with training_run(recipe, folder) as run:
+        pipe.send(None)
+        asyncio.run(rounds(run))
+        pipe.send(run.served.pool.stats())
 
 
 def _rows(grpo: Course, rtpo: Course) -> Sequence[Row]:
@@ -102,5 +137,4 @@ def _recipe(algorithm: str, warmup: int, *settings: str) -> RecipeConfig:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main("RTPO beside GRPO", measure)

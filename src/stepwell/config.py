@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
@@ -28,17 +29,22 @@ class Config(BaseModel):
 
 
 def load_config(
-    kind: type[C], path: Path | None, overrides: Sequence[str] = (), *, only: Collection[str] | None = None
+    kind: type[C],
+    source: Path | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    *,
+    only: Collection[str] | None = None,
 ) -> C:
-    """Read `path` (YAML; None for all defaults), apply dotted `overrides` such as `trainer.lr=3e-4`, and check.
+    """Read `source`, apply dotted `overrides` such as `trainer.lr=3e-4`, and check.
 
-    With `only`, other keys of the file than these are somebody else's and not looked at.
+    The source is a YAML file, what would be in one, or None for all defaults. With `only`, other keys of it than these
+    are somebody else's and not looked at.
 
     Raises:
         ConfigError: the file is missing or not YAML, an override has no `=`, or a key or value is wrong; the message
             names the key and, for an unknown one, the nearest that exists.
     """
-    values = _read_yaml(path) if path else {}
+    values = _read_yaml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
     if only is not None:
         values = {key: value for key, value in values.items() if key in only}
     for override in overrides:

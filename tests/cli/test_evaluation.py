@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.cli.evaluation import paired_difference
 from stepwell.errors import InvalidRequest
+from stepwell.evaluation.measures import paired_difference
 
 rewards = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20)
 

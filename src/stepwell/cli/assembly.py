@@ -66,15 +66,19 @@ def serve_policy(
     port: int = 0,
     keys: KeyRing | None = None,
     watch: Callable[[Engine], Engine] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Served]:
-    """The policy behind a gateway on a thread of this process, with the dashboard on the same port where installed."""
+    """The policy behind a gateway on a thread of this process, with the dashboard on the same port where installed.
+
+    `folder` is that of the run, if there is one.
+    """
     eos_ids = sorted(renderer.eos_ids)
     tokenizer = resolve_model(recipe.policy.model, recipe.seed) / "tokenizer.json"
     constraints = ConstraintCompiler(tokenizer, vocabulary_size=policy.vocabulary_size, eos_ids=eos_ids)
     engine = LocalEngine(policy, eos_ids=eos_ids, max_batch=recipe.max_batch, seed=recipe.seed, constraints=constraints)
     try:
         app = create_app(watch(engine) if watch else engine, renderer, pool, recipe.gateway, keys)
-        mount_dashboard(app, pool, {policy.name: renderer.decode})
+        mount_dashboard(app, pool, {policy.name: renderer.decode}, folder=folder)
         with served(app, host, port, recipe.gateway.drain_seconds) as url:
             yield Served(url=url, policy=policy, renderer=renderer, pool=pool, engine=engine)
     finally:

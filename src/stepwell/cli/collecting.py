@@ -27,6 +27,8 @@ class Workplace:
     """Its name there."""
     key: str = "unused"
     """Of the gateway, where it lets in only who has one."""
+    foreign: bool = False
+    """It is no gateway but somebody else's server: nothing that it answers is recorded."""
     pool: Pool
 
 
@@ -43,7 +45,12 @@ async def collecting(
     changes = {} if temperature is None else {"temperature": temperature}
     async with (
         ChatAgent(
-            place.url, place.model, recipe.agent.model_copy(update=changes), key=place.key, reached=True
+            place.url,
+            place.model,
+            recipe.agent.model_copy(update=changes),
+            key=place.key,
+            reached=not place.foreign,
+            foreign=place.foreign,
         ) as agent,
         judging(recipe.rewards, pool.trajectory) as judge,
     ):

@@ -33,7 +33,7 @@ def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0)
     """Serve until Ctrl-C. Tokens of the runs in the pool's folder are shown as text, others as ids."""
     app = FastAPI(openapi_url=None)
     with open_pool(pool, read_only=True) as opened:
-        if not mount_dashboard(app, opened, _decoders(Path(pool).parent), may_write=False):
+        if not mount_dashboard(app, opened, _decoders(Path(pool).parent), may_write=False, folder=Path(pool).parent):
             raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'")
         with served(app, host, port) as url:
             typer.echo(f"Dashboard of {without_password(pool)}: {url}/   (Ctrl-C ends it)")

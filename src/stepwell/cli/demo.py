@@ -15,7 +15,7 @@ from rich.console import Console
 
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.dashboard import serve_dashboard
-from stepwell.cli.evaluation import Difference, evaluate_once, paired_difference
+from stepwell.cli.evaluation import evaluate_once
 from stepwell.cli.parts import POOL_FILE
 from stepwell.cli.plots import plot_curves
 from stepwell.cli.progress import Display
@@ -25,6 +25,7 @@ from stepwell.cli.training import Progress, TrainingRun, training_run
 from stepwell.config import load_config
 from stepwell.engines.base import Chunk, Engine, Generation
 from stepwell.errors import NotFound
+from stepwell.evaluation.measures import Difference, paired_difference
 from stepwell.rendering.messages import Message, ToolCall
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.episode import Episode

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,12 +58,15 @@ def mount_dashboard(
     pool: Pool,
     decoders: Mapping[str, Callable[[Ids], str]],
     may_write: bool = True,
+    folder: Path | None = None,
 ) -> bool:
     """Add the dashboard's pages to `app`, with decoders by model name; False where NiceGUI is not installed.
 
     `may_write` is for a pool that is open for writing: on a gateway with keys, those whose key lets them may then.
+    Around `folder` are those of the runs whose settings can be compared.
     """
     try:
+        from stepwell.cli.run_records import runs_around  # noqa: PLC0415
         from stepwell.dashboard.mounting import mount  # noqa: PLC0415  # an extra: the gateway works without it
         from stepwell.dashboard.visit import Desk, Visitor  # noqa: PLC0415
     except ImportError:
@@ -73,5 +77,6 @@ def mount_dashboard(
         read_only = _READ_ONLY if not may_write else "" if principal.may("ingest") else _LOOKS_ONLY
         return Visitor(name=principal.name, read_only=read_only)
 
-    mount(app, Desk(pool=pool, decoders=decoders, visitor=visitor))
+    runs = partial(runs_around, folder) if folder else dict
+    mount(app, Desk(pool=pool, decoders=decoders, visitor=visitor, runs=runs))
     return True

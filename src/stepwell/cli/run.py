@@ -106,7 +106,7 @@ class _Wanted:
 
 
 async def _collect(gateway: str, config: CollectConfig, wanted: _Wanted, ended: OnEnding) -> TaskSet:
-    task_set, model = build_tasks(config.environment), _served_model(gateway)
+    task_set, model = build_tasks(config.environment), served_model(gateway)
     async with ChatAgent(gateway, model, config.agent) as chat:
         with closing(PoolClient(gateway)) as log, Client(gateway) as reader:
             place = Place(gateway_url=gateway, model=model, log=log, read=reader.trajectory)
@@ -130,10 +130,12 @@ def _own_agent(command: str, task_file: Path | None, reward: str) -> list[str]:
     return [f"environment.{name}={json.dumps(value)}" for name, value in settings.items()]
 
 
-def _served_model(gateway: str) -> str:
+def served_model(gateway: str, key: str | None = None) -> str:
+    """The first model that a server offers. Raises EngineError if none answers there."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.get(f"{gateway}/v1/models").raise_for_status().json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise EngineError(f"no gateway answers at {gateway}: {error}; start one with `stepwell serve`") from error
-    name: str = answer["data"][0]["id"]
+        answer = httpx.get(f"{gateway}/v1/models", headers=headers).raise_for_status().json()
+        name: str = answer["data"][0]["id"]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        raise EngineError(f"no gateway answers at {gateway}: {error!r}; start one with `stepwell serve`") from error
     return name

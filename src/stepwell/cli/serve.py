@@ -139,7 +139,9 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
     path = place.pool or (run / POOL_FILE if run else _POOL)
     with (
         open_pool(path, make=True) as opened,
-        serve_policy(recipe, policy, renderer, opened, host=place.host, port=place.port, keys=place.keys) as serving,
+        serve_policy(
+            recipe, policy, renderer, opened, host=place.host, port=place.port, keys=place.keys, folder=run
+        ) as serving,
     ):
         _announce(f"{policy.name}, version {policy.version}", serving.url, path)
         wait_for_interrupt(until_stdin_ends=place.until_stdin_ends)
@@ -157,7 +159,7 @@ def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings
     path = place.pool or _POOL
     with open_pool(path, make=True) as opened:
         app = create_app(engine, renderer, opened, config.gateway, place.keys)
-        mount_dashboard(app, opened, {engine.model: renderer.decode})
+        mount_dashboard(app, opened, {engine.model: renderer.decode}, folder=Path(path).parent)
         spare_the_collector()
         with served(app, place.host, place.port, config.gateway.drain_seconds) as address:
             _announce(f"{engine.model}, at {', '.join(urls)}", address, path)

@@ -35,6 +35,8 @@ TEST_SHARE: Final = 0.2
 _OWN_SETS: Final = ("nq", "boolq", "hotpot")
 """Read by `corpora`; they have passages, and one split, which is divided."""
 
+_NOTHING: Final = (("em", 0.0), ("f1", 0.0))
+"""What an episode without an answer measures."""
 _INSTRUCTIONS: Final = (
     "Answer the question in as few words as possible. Write one line per turn: "
     "`search: words to look for` to read about it, or `answer: your answer` to finish."
@@ -201,7 +203,7 @@ class SearchQAEnvironment:
             raise InvalidRequest("no episode is running: call reset first")
         self._turns += 1
         if not action.tool_calls:
-            return self._end(Outcome(terminated=True, reward_parts=_parts(0.0, 0.0)))
+            return self._end(Outcome(terminated=True, reward_parts=_parts(0.0, 0.0), measured=_NOTHING))
         results: list[Message] = []
         searched, invalid = False, 0
         for call in action.tool_calls:
@@ -214,7 +216,8 @@ class SearchQAEnvironment:
         # Only now: a message that searches and answers at once did not read what it found.
         self._searched = self._searched or searched
         if self._turns >= self._library.config.max_turns:
-            return self._end(Outcome(truncated=True, reward_parts=_parts(0.0, 0.0), invalid_calls=invalid))
+            nothing = Outcome(truncated=True, reward_parts=_parts(0.0, 0.0), measured=_NOTHING, invalid_calls=invalid)
+            return self._end(nothing)
         return Outcome(messages=tuple(results), invalid_calls=invalid)
 
     def snapshot(self) -> object:
@@ -228,7 +231,8 @@ class SearchQAEnvironment:
     def _answered(self, question: Question, text: str) -> Outcome:
         well_formed = self._library.config.format_weight if self._searched else 0.0
         answer = self._library.score(text, question.answers)
-        return Outcome(terminated=True, reward_parts=_parts(answer, well_formed))
+        measured = (("em", exact_match(text, question.answers)), ("f1", f1(text, question.answers)))
+        return Outcome(terminated=True, reward_parts=_parts(answer, well_formed), measured=measured)
 
     def _end(self, outcome: Outcome) -> Outcome:
         self._question = None

@@ -78,13 +78,30 @@ class ChatAgent:
     """
 
     def __init__(
-        self, gateway_url: str, model: str, config: ChatAgentConfig, *, key: str = "unused", reached: bool = False
+        self,
+        gateway_url: str,
+        model: str,
+        config: ChatAgentConfig,
+        *,
+        key: str = "unused",
+        reached: bool = False,
+        foreign: bool = False,
     ) -> None:
-        """`gateway_url` without `/v1`, e.g. `http://127.0.0.1:8000`; `reached`: it is known to be there."""
+        """Ask the gateway at `gateway_url`.
+
+        Args:
+            gateway_url: without `/v1`, e.g. `http://127.0.0.1:8000`.
+            model: its name there.
+            config: how to ask.
+            key: of the gateway.
+            reached: it is known to be there.
+            foreign: it is somebody else's server, that knows of no trajectories and counts no tokens.
+        """
         self._url = gateway_url.rstrip("/")
         self._model = model
         self._config = config
         self._reached = reached
+        self._foreign = foreign
         self._client = openai.AsyncOpenAI(
             base_url=f"{self._url}/v1",
             api_key=key,
@@ -112,7 +129,8 @@ class ChatAgent:
         return found.count
 
     async def _asked(self, trajectory_id: str, body: dict[str, Any], headers: dict[str, str]) -> ChatCompletion:
-        return await self._post(f"{self._url}/t/{trajectory_id}/v1/chat/completions", ChatCompletion, body, headers)
+        place = "" if self._foreign else f"/t/{trajectory_id}"
+        return await self._post(f"{self._url}{place}/v1/chat/completions", ChatCompletion, body, headers)
 
     async def _post(self, url: str, kind: type[_Answer], body: dict[str, Any], headers: dict[str, str]) -> _Answer:
         started, wait, again = time.monotonic(), 0.2, headers
@@ -145,7 +163,7 @@ class ChatAgent:
             "temperature": self._config.temperature,
             "max_tokens": self._config.max_tokens,
         }
-        if any(message.role == "assistant" for message in messages):
+        if not self._foreign and any(message.role == "assistant" for message in messages):
             body["chat_template_kwargs"] = {AS_SENT: True}  # what a context policy leaves out is not to be put back
         if tools:
             body["tools"] = [tool_to_json(tool) for tool in tools]

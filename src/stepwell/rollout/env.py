@@ -19,6 +19,8 @@ class Outcome:
     """The observation: messages to append to the conversation (tool results, a user's turn). Empty at the end."""
     reward_parts: tuple[tuple[str, float], ...] = ()
     """(name, value) pairs of this step's reward; finite; empty when this step earns nothing."""
+    measured: tuple[tuple[str, float], ...] = ()
+    """(name, value) pairs that papers report beside the reward, such as `f1`; an evaluation tells the last of each."""
     terminated: bool = False
     """The episode reached an end of its own: solved, failed, answered."""
     truncated: bool = False

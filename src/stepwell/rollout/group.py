@@ -56,7 +56,11 @@ class Collector:
 
     async def evaluate(self, task_ids: Sequence[str]) -> list[Ending]:
         """One trajectory per task, in the order given, outside of any group: never trained on."""
-        return await all_of([self._run(task, None, "eval", Start(seed=next(self._seeds))) for task in task_ids])
+        return await all_of([self.trial(task, next(self._seeds)) for task in task_ids])
+
+    async def trial(self, task_id: str, seed: int) -> Ending:
+        """One trajectory outside of any group; `seed` is its environment's."""
+        return await self._run(task_id, None, "eval", Start(seed=seed))
 
     def next_tasks(self, tasks: Iterator[str], count: int) -> list[str]:
         """The next `count` of them. Raises InvalidRequest if there are not so many."""

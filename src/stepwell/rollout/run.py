@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -39,6 +39,19 @@ class Log(Protocol):
     def drop_group(self, group_id: str, reason: str) -> None:
         """As `stepwell.pool.base.Pool.drop_group`."""
         ...
+
+
+class Nowhere:
+    """A log that keeps nothing: of what is recorded already, or has no steps to be about."""
+
+    def append(self, records: Sequence[Record]) -> Future[list[Receipt]]:  # noqa: ARG002
+        """Nothing is refused, as nothing is kept."""
+        done: Future[list[Receipt]] = Future()
+        done.set_result([])
+        return done
+
+    def drop_group(self, group_id: str, reason: str) -> None:
+        """Nothing is dropped."""
 
 
 class RolloutConfig(Config):
@@ -82,6 +95,8 @@ class Ending:
     refused: bool = False
     """Of a failure: whether its environment, or its agent, did not get to the state that it was to begin in."""
     reward: float = 0.0
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the reward, summed by name, and what the environment measured beside them."""
     turns: int = 0
     tool_calls: int = 0
     invalid_calls: int = 0
@@ -329,6 +344,7 @@ class _Play:
         self._note(
             turns=ending.turns + 1,
             reward=ending.reward + outcome.reward,
+            measured=_measured(ending.measured, outcome),
             tool_calls=ending.tool_calls + len(action.message.tool_calls),
             invalid_calls=ending.invalid_calls + outcome.invalid_calls,
         )
@@ -359,6 +375,15 @@ class _Desk:
 
     async def ask(self, messages: Sequence[Message]) -> Message:
         return (await self.play._act(messages, self.episode, tools=False)).message
+
+
+def _measured(before: Mapping[str, float], outcome: Outcome) -> Mapping[str, float]:
+    if not outcome.reward_parts and not outcome.measured:
+        return before
+    parts = dict(before)
+    for name, value in outcome.reward_parts:
+        parts[name] = parts.get(name, 0.0) + value
+    return {**parts, **dict(outcome.measured)}
 
 
 def _rewards(step_id: str, outcome: Outcome) -> list[Annotation]:

@@ -9,7 +9,6 @@ answers in place of the policy's, and compared by their digests.
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -19,12 +18,12 @@ import msgspec
 from stepwell.algorithms.base import Siblings
 from stepwell.curation.selection import Selection
 from stepwell.errors import ContextOverflow, InvalidRequest
-from stepwell.pool.base import GroupSummary, Pool, Receipt
+from stepwell.pool.base import GroupSummary, Pool
 from stepwell.rendering.messages import Message, Tool
 from stepwell.rendering.wire import answer_from_json
 from stepwell.rollout.agent import Action, Agent
-from stepwell.rollout.run import ALIKE, EnvironmentPlayer, Fork, Player, Start
-from stepwell.types import Annotation, Record, Step, Trajectory, TrajectoryInfo
+from stepwell.rollout.run import ALIKE, EnvironmentPlayer, Fork, Nowhere, Player, Start
+from stepwell.types import Annotation, Step, Trajectory, TrajectoryInfo
 
 NOTE: Final = "trunks"
 """Name of the notes that hold a set of trunks."""
@@ -211,7 +210,7 @@ async def once_more(player: Player, own: Kept, trajectory: Trajectory) -> Trunk 
     if isinstance(player, EnvironmentPlayer):
         steps = iter([step for step in trajectory.steps if not step.side])
         start = Start(seed=own.seed, forks=[])
-        again = replace(player, actor=_Recorded(steps, player.actor), log=_Nowhere())
+        again = replace(player, actor=_Recorded(steps, player.actor), log=Nowhere())
         ending = await again.play(TrajectoryInfo(id=own.trajectory_id, task_id=own.task_id, source="trunk"), start)
         forks = tuple(start.forks or ())
         if [(fork.step, _digest(fork)) for fork in forks] == own.turns:
@@ -243,15 +242,3 @@ class _Recorded:
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
         return await self.policy.count(messages, tools)
-
-
-class _Nowhere:
-    """A log that keeps nothing: what is played once more is recorded already."""
-
-    def append(self, records: Sequence[Record]) -> Future[list[Receipt]]:  # noqa: ARG002
-        done: Future[list[Receipt]] = Future()
-        done.set_result([])
-        return done
-
-    def drop_group(self, group_id: str, reason: str) -> None:
-        """Nothing is dropped."""

@@ -69,7 +69,9 @@ class Staff:
 def inline(plan: Plan) -> Iterator[Staff]:
     """All in this process: the engine samples from the very weights that are trained."""
     recipe = plan.recipe
-    with serve_policy(recipe, plan.policy, plan.renderer, plan.pool, port=plan.port, watch=plan.watch) as served:
+    with serve_policy(
+        recipe, plan.policy, plan.renderer, plan.pool, port=plan.port, watch=plan.watch, folder=plan.folder
+    ) as served:
         place = Workplace(recipe=recipe, tasks=plan.tasks, url=served.url, model=plan.policy.name, pool=plan.pool)
         yield Staff(
             served=served,

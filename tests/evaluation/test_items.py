@@ -1,0 +1,77 @@
+"""The file of items: it goes on where it was stopped, and never mixes what does not belong together."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.errors import ConfigError
+from stepwell.evaluation.items import Item, ItemFile, item_of, read_items, write_parquet
+from stepwell.rollout.run import Ending
+
+SETTINGS = {"model": "tiny", "temperature": 0.0, "environment": {"use": "lookup"}}
+
+
+def item(task: str = "t", sample: int = 0, **measured: float) -> Item:
+    ending = Ending(trajectory_id="traj", task_id=task, how="terminated", reward=0.5, measured=measured, turns=2)
+    return item_of(ending, sample, "kind")
+
+
+@given(st.lists(st.tuples(st.text(), st.floats(allow_nan=False, allow_infinity=False)), max_size=5))
+def test_what_was_kept_comes_back(tmp_path_factory: pytest.TempPathFactory, told: list[tuple[str, float]]) -> None:
+    path = tmp_path_factory.mktemp("items") / "new" / "items.jsonl"
+    kept = [item(task, number, f1=value) for number, (task, value) in enumerate(told)]
+    file = ItemFile(path, SETTINGS)
+    for one in kept:
+        file.add(one)
+    assert ItemFile(path, SETTINGS).items == kept
+    assert read_items(path) == (SETTINGS, kept)
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_line_that_a_kill_cut_off_is_forgotten_and_the_rest_goes_on(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "items.jsonl"
+    file = ItemFile(path, SETTINGS)
+    file.add(item("whole"))
+    file.add(item("cut"))
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = ItemFile(path, SETTINGS)
+    assert [one.task for one in again.items] == ["whole"]
+    again.add(item("next"))
+    assert [one.task for one in ItemFile(path, SETTINGS).items] == ["whole", "next"]
+
+
+@pytest.mark.parametrize("changed", [{"temperature": 1.0}, {"environment": {"use": "chain"}}, {"more": 1}])
+def test_other_settings_are_refused_by_name(tmp_path: Path, changed: dict[str, object]) -> None:
+    ItemFile(tmp_path / "items.jsonl", SETTINGS)
+    with pytest.raises(ConfigError, match=f"{next(iter(changed))} was"):
+        ItemFile(tmp_path / "items.jsonl", {**SETTINGS, **changed})
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n", "[]\n", '{"settings": {}}\n{"task": "t"}\n', '{"other": 1}\n'])
+def test_another_kind_of_file_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="no file of evaluated items"):
+        ItemFile(path, SETTINGS)
+    assert path.read_text() == text
+
+
+def test_a_table_has_a_row_per_item_and_a_column_per_measure(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "items.parquet", [item("b", em=1.0), item("a", 1, f1=0.5), item("a", 0, em=0.0)])
+    rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
+    assert [(row["task"], row["sample"], row["measured_em"], row["measured_f1"]) for row in rows] == [
+        ("a", 0, 0.0, None),
+        ("a", 1, None, 0.5),
+        ("b", 0, 1.0, None),
+    ]
+    assert set(rows[0]) == (set(asdict(item())) - {"measured"}) | {"measured_em", "measured_f1"}
+
+
+def test_a_failed_episode_scores_nothing() -> None:
+    assert item(em=1.0).score("em") == 1.0
+    assert item().score("em") == 0.0
+    assert item().score("reward") == 0.5
