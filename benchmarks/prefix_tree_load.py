@@ -7,11 +7,13 @@ does not change with it.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -26,9 +28,11 @@ from stepwell.types import Ids, Sample
 
 BUDGET: Final = 4096
 """Tokens of one forward and backward pass, as the trainer has it by default."""
-_FREQUENT: Final = range(1000, 6000)
-"""Ids of a large vocabulary that a model knows well. After rare ones its gradients are a matter of rounding: in float32
-those of the same rows differ by 1e-4 from one attention kernel to the next."""
+_DOCUMENTS: Final = Path(__file__).parent.parent / "docs"
+"""What a pretrained model reads. After random ids its gradients are a matter of rounding: in float32 those of the same
+rows differ by 1e-4 from one attention kernel to the next, and by as much from those of float64."""
+_FIRST: Final = range(1000, 6000)
+"""Ids of a large vocabulary with which rows begin that are to have nothing in common."""
 
 
 def siblings(vocabulary: int, divisor: int, group: int = 8) -> list[Sample]:
@@ -108,8 +112,22 @@ def _continued(vocabulary: int, prompt: int, response: int) -> list[Sample]:
 
 
 def _tokens(random: np.random.Generator, vocabulary: int, count: int, *, replace: bool = True) -> Ids:
-    ids = np.array(_FREQUENT) if vocabulary > _FREQUENT.stop else vocabulary
-    return random.choice(ids, count, replace=replace).astype(np.int32)
+    """A stretch of text, or random ids for a model that was never trained; other ones each, if not `replace`."""
+    if vocabulary <= _FIRST.stop:
+        return random.choice(vocabulary, count, replace=replace).astype(np.int32)
+    if not replace:
+        return random.choice(np.array(_FIRST), count, replace=False).astype(np.int32)
+    text = _text()
+    start = random.integers(len(text) - count + 1)
+    return text[start : start + count]
+
+
+@cache
+def _text() -> Ids:
+    """int32 [N]: the project's documentation, as SmolLM2 reads it."""
+    tokenizer = Tokenizer.from_file(str(Path(resolve_model("smollm2-135m")) / "tokenizer.json"))
+    pages = sorted(_DOCUMENTS.rglob("*.md"))
+    return np.array(tokenizer.encode("\n".join(page.read_text(encoding="utf-8") for page in pages)).ids, np.int32)
 
 
 def _sample(row: Ids, response: int) -> Sample:
