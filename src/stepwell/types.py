@@ -351,7 +351,8 @@ class Annotation:
     value: float | None = None
     """Reward: the part's value. Feedback: 1 or -1 for thumbs, the score for a score. Always finite; otherwise None."""
     text: str = ""
-    """Words that go with it: an explanation, a comment, an edited answer, a turn's content."""
+    """Words that go with it: an explanation, a comment, an edited answer, a turn's content. A note, comment or edit
+    without words takes back the one before."""
     created_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 

@@ -31,7 +31,7 @@ for path in sys.argv[1:]:
     mount(app, Desk(pool=pool))
     with TestClient(app) as client:
         page = client.get("/")
-        print(page.status_code, "1 open, 1 terminated" in page.text)
+        print(page.status_code, "1 open now" in page.text)
     pool.close()
 """
 PATIENCE = 120.0  # seconds; a bound for a machine under load, not an expectation
@@ -121,16 +121,23 @@ def test_a_path_that_is_no_page_is_left_to_the_app(url: str, path: str) -> None:
         ("/", ["capital", "rollout", "agent", "traj-2"]),
         ("/trajectory/traj-1", ["Be brief.", "Which city?", "Marn.", "It is Marn.", "answer", "tool"]),
         ("/trajectory/" + quote(f"traj-2 {ATTACK}".replace("/", "")), ["traj-2", "capital", "rollout"]),
+        ("/collection?window=all", ["capital", "rollout", "agent", "traj-2"]),
+        ("/representation", ["capital", "rollout", "agent", "traj-2"]),
+        ("/representation?agents=" + quote(f"no {ATTACK}"), ["no"]),
+        ("/compare?left=traj-1&right=" + quote(f"traj-2 {ATTACK}".replace("/", "")), ["Be brief.", "Marn.", "traj-2"]),
         ("/trajectory/" + quote(f"unknown {ATTACK}".replace("/", "")), ["unknown"]),
     ],
-    ids=["overview", "trajectory", "named by an attacker", "unknown"],
+    ids=[
+        *("overview", "trajectory", "named by an attacker", "collection", "representation", "searched by an attacker"),
+        *("compare", "unknown"),
+    ],
 )
 def test_stored_markup_stays_text(look: Look, path: str, marked: list[str]) -> None:
     page = _Page(look(path))
     for text in marked:
         assert f"{text} <img src=x onerror=" in page.text
     assert page.injected == 0
-    assert page.title in ("Overview · Stepwell", "Trajectory · Stepwell")  # an attack that runs changes it
+    assert page.title.endswith(" · Stepwell")  # an attack that runs changes it
     assert "{{ 6 * 7 }}" in page.text
 
 

@@ -154,5 +154,48 @@ class DatasetLaws:
                 ask("nowhere")
 
 
-class CurationLaws(RuleLaws, SavedLaws, DatasetLaws):
+def offered(pool: Pool, unit: str = "group", **wish) -> list[list[str]]:
+    found = pool.scan_ready(Selection(**wish), unit=unit)
+    return [[trajectory.info.id for trajectory in group.trajectories] for group in found]
+
+
+class PreviewLaws:
+    def test_a_count_is_the_length_of_the_list(self, pool: Pool) -> None:
+        pool.put(*rewarded("a", 0.0, 1.0), *rewarded("b", 1.0), TrajectoryInfo(id="open", agent="x"))
+        pool.put(Annotation.verdict("trajectory", "a-0", "reject"), Annotation.tag("trajectory", "b-0", "good"))
+        pool.put(make_step("open", request="words within"))
+        assert pool.count() == 4
+        wishes = ({}, {"min_reward": 1.0}, {"tags": ("good",)}, {"group_ids": ("a",)}, {"agents": ("x",)})
+        for wish in (*wishes, {"text": "words"}, {"verdicts": ("reject",)}, {"min_reward": 2.0}):
+            assert pool.count(Selection(**wish)) == len(pool.trajectories(Selection(**wish))), wish
+
+    def test_what_is_offered_is_what_a_new_consumer_is_handed(self, pool: Pool) -> None:
+        pool.put(*rewarded("a", 0.0, 1.0), *rewarded("b", 1.0, 1.0, min_size=1), *rewarded("c", 1.0, 0.5))
+        pool.put(*complete_trajectory("alone", None), TrajectoryInfo(id="open"))
+        pool.put(Annotation.verdict("trajectory", "b-0", "reject"), Annotation.verdict("trajectory", "c-0", "reject"))
+        for number, wish in enumerate(({}, {"min_reward": 0.5}, {"group_ids": ("a", "b")}, {"channel": "none"})):
+            for unit in ("group", "trajectory"):
+                wanted = Selection(**wish)
+                served = members(pool, f"{unit}-{number}", unit=unit, selection=wanted)
+                assert sorted(offered(pool, unit, **wish)) == sorted(served)
+                count = pool.count_ready(wanted, unit=unit)
+                assert (count.units, count.trajectories) == (len(served), sum(map(len, served)))
+
+    def test_what_is_offered_is_whole_and_of_the_newest_policy_first(self, pool: Pool) -> None:
+        for version in range(30):
+            pool.put(*ready_group(f"g{version}", size=1, version=version % 15))
+        found = list(pool.scan_ready(Selection(), limit=21))
+        versions = [group.trajectories[0].steps[0].policy_version_min for group in found]
+        assert len(found) == 21
+        assert versions == sorted(versions, reverse=True)
+        assert found[0] == pool.group(found[0].info.id)
+
+    def test_a_preview_applies_no_rule_and_takes_nothing(self, pool: Pool) -> None:
+        pool.put(*rewarded("flat", 1.0, 1.0))
+        rules = (ZeroAdvantage(),)
+        assert offered(pool, rules=rules) == offered(pool, rules=rules) == [["flat-0", "flat-1"]]
+        assert pool.consumption() == []
+
+
+class CurationLaws(RuleLaws, SavedLaws, DatasetLaws, PreviewLaws):
     pass

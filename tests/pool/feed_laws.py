@@ -291,6 +291,35 @@ class HoldingLaws:
         assert pool.consumption() == [first, second]
 
 
+class BacklogLaws:
+    def test_the_backlog_is_what_a_lease_would_find(self, pool: Pool) -> None:
+        for name in "abc":
+            pool.put(*group_of(name, 0))
+        pool.put(*group_of("elsewhere", 0, channel="other"))
+        spec = LeaseSpec(consumer="trainer", selection=Selection(channel="default"))
+        assert pool.backlog(spec, most=10) == 3
+        lease = pool.lease(spec)
+        assert pool.backlog(spec, most=10) == 2
+        pool.acknowledge(lease.id)
+        assert pool.backlog(spec, most=10) == 2
+        pool.release(pool.lease(spec).id)
+        assert pool.backlog(spec, most=10) == 2
+        assert pool.backlog(spec.model_copy(update={"consumer": "another"}), most=10) == 3
+        assert pool.backlog(spec.model_copy(update={"epoch": 1}), most=10) == 3
+
+    def test_the_backlog_is_counted_no_further_than_asked(self, pool: Pool) -> None:
+        for name in "abc":
+            pool.put(*group_of(name, 0))
+        assert pool.backlog(LeaseSpec(consumer="trainer"), most=2) == 2
+
+    def test_counting_the_backlog_changes_nothing(self, pool: Pool) -> None:
+        pool.put(*group_of("a", 0))
+        before = pool.cursor()
+        pool.backlog(LeaseSpec(consumer="trainer"), most=5)
+        assert (pool.cursor(), pool.consumption()) == (before, [])
+        assert names(pool) == ["a"]
+
+
 class WaitingLaws:
     def test_a_lease_waits_for_what_is_appended_meanwhile(self, pool: Pool) -> None:
         timer = threading.Timer(0.2, lambda: pool.put(*group_of("g", 0)))
@@ -311,5 +340,5 @@ class WaitingLaws:
         assert names(pool, wait=0.05) == []
 
 
-class FeedLaws(OrderLaws, UnitLaws, SelectionLaws, StalenessLaws, SettlingLaws, HoldingLaws, WaitingLaws):
+class FeedLaws(OrderLaws, UnitLaws, SelectionLaws, StalenessLaws, SettlingLaws, HoldingLaws, BacklogLaws, WaitingLaws):
     pass

@@ -193,6 +193,18 @@ def test_the_list_of_revisions_is_that_of_the_files() -> None:
     assert tuple(script.revision for script in SCRIPTS.walk_revisions())[::-1] == migrations.REVISIONS
 
 
+def test_a_pool_of_each_revision_since_the_tables_were_written_anew_ends_in_those_of_the_schema(
+    connection: sa.Connection, empty: str
+) -> None:
+    open_pool(empty).close()
+    connection.execute(sa.text("DROP TABLE credits"))
+    connection.execute(sa.text("DROP INDEX ix_steps_by_time"))
+    connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    connection.commit()
+    open_pool(empty).close()
+    assert compare_metadata(MigrationContext.configure(connection, opts=STRICT), schema.metadata) == []
+
+
 def test_an_old_pool_is_not_upgraded_by_who_only_reads(connection: sa.Connection, empty: str) -> None:
     make_first(connection)
     connection.commit()

@@ -159,7 +159,7 @@ def studied(ranks: Ranks, case: Case, groups: Sequence[Group], folder: Path) -> 
     )
     study = Study(made_learner(case, ranks), algorithm, folder)
     study.load()
-    metrics = study.learn(groups)
+    metrics = study.learn(groups).metrics
     study.save(["lease"])
     (folder / f"by-{ranks.rank}").mkdir()
     told = study.write(folder / f"by-{ranks.rank}")

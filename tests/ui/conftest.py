@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from benchmarks.dashboard_load import fill
 from stepwell.cli.serving import served
@@ -51,6 +51,7 @@ def browser() -> Iterator[Browser]:
     """One for all tests of a process; each page has a context of its own."""
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser

@@ -1,19 +1,21 @@
 """What the folders of runs hold for people to compare: read without what training needs."""
 
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from stepwell.cli.parts import RECIPE_FILE
 from stepwell.cli.secrets import without_secrets
 from stepwell.dashboard.runs import RunFolder, Score
 
-_COLUMNS: Final = ("benchmark", "model", "metric", "value", "low", "high", "items")
-"""Of a file with evaluations, in the order of `Score`."""
+_EVALUATIONS: Final = Path("evals")
+"""Where `stepwell eval` writes unless it is told otherwise: a folder that is called like the run's."""
+_SUMMARY: Final = "summary.parquet"
+_COLUMNS: Final = [field.name for field in fields(Score)]
 
 
 def runs_around(folder: Path) -> dict[str, RunFolder]:
@@ -40,20 +42,29 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _recipe(folder: Path) -> dict[str, Any]:
+    path = folder / RECIPE_FILE
     try:
-        text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-        read = yaml.safe_load(text)
+        return _parsed(path, path.stat().st_mtime_ns)
     except (OSError, ValueError, yaml.YAMLError):
         return {}
+
+
+@lru_cache(maxsize=1024)
+def _parsed(path: Path, _changed: int) -> dict[str, Any]:
+    """Kept until the file changes: to parse one takes some hundredths of a second, and there may be many."""
+    read = yaml.safe_load(path.read_text(encoding="utf-8"))
     return without_secrets(read) if isinstance(read, dict) else {}
 
 
 def _scores(folder: Path) -> Iterator[Score]:
-    """Of all Parquet files with the columns of evaluations, in the folder or one below it."""
-    for path in sorted((*folder.glob("*.parquet"), *folder.glob("*/*.parquet"))):
+    """Of the evaluations in the folder, in those below it, and where `stepwell eval` puts those of the run."""
+    import pyarrow as pa  # noqa: PLC0415 - it takes long to load, and few ask for it
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    own = (*folder.glob(_SUMMARY), *folder.glob(f"*/{_SUMMARY}"), *(_EVALUATIONS / folder.name).glob(_SUMMARY))
+    for path in sorted(own):
         try:
-            if set(pq.read_schema(path).names) >= set(_COLUMNS):
-                rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
-                yield from [Score(**row) for row in rows]
+            rows = pq.read_table(path, columns=_COLUMNS).to_pylist()
         except (OSError, pa.ArrowException):
             continue
+        yield from (Score(**row) for row in rows)

@@ -1,6 +1,7 @@
 """What all pages have around them: navigation, colours, the viewer's zone, and following a pool that grows."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -11,6 +12,8 @@ from stepwell.errors import PoolError
 
 REFRESH: Final = 1.5
 """Seconds between two looks at the pool's cursor."""
+REST: Final = 9.0
+"""A page that is slow to show rests for so many times as long: it takes at most a tenth of a core."""
 
 _STYLE: Final = """
 .sw-page { max-width: 1280px; margin: 0 auto; width: 100%; }
@@ -19,14 +22,31 @@ _STYLE: Final = """
 .sw-tokens { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; line-height: 1.7; }
 .sw-tokens span { border-radius: 3px; }
 .sw-tokens span:hover { outline: 1px solid currentColor; }
-.sw-nav a { color: inherit; text-decoration: none; padding: 4px 10px; border-radius: 6px; white-space: nowrap; }
+.sw-nav a { color: inherit !important; text-decoration: none; padding: 4px 10px; border-radius: 6px; white-space: nowrap; }
 .sw-nav a:hover, .sw-nav a:focus-visible { background: rgba(128, 128, 128, 0.18); }
 .sw-nav a[aria-current=page] { background: rgba(128, 128, 128, 0.25); font-weight: 600; }
 .sw-nav { overflow-x: auto; }
 .nicegui-content { padding: 12px; }
+.sw-flow { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px; width: 100%;
+  list-style: none; margin: 0; padding: 0; }
+.sw-stage { display: flex; flex-direction: column; height: 100%; padding: 12px 16px; border-radius: 4px;
+  border: 1px solid rgba(128, 128, 128, 0.25); border-left: 4px solid var(--q-primary);
+  color: inherit !important; text-decoration: none; }
+.sw-stage:hover { background: rgba(128, 128, 128, 0.1); }
+.sw-chart { flex: 1 1 420px; min-width: 0; }
 .q-card { box-shadow: none; border: 1px solid rgba(128, 128, 128, 0.25); }
 .q-table__container { overflow-x: auto; }
-.body--light { background: #f7f8fa; }
+.body--light { background: #f7f8fa; --q-primary: #1d63a8 !important; --q-positive: #15713a !important;
+  --q-negative: #b3121d !important; --q-warning: #8a5300 !important; }
+@layer overrides {
+  .q-table__bottom .q-btn { color: inherit !important; }
+  .q-chip__icon--remove, .q-field__focusable-action { color: inherit !important; opacity: 1 !important; }
+  .body--light .text-orange-8 { color: #a34a00 !important; }
+  .body--light .text-grey { color: #5c6066 !important; }
+  .body--dark .text-negative { color: #ff8a80 !important; }
+}
+.nicegui-link:not(.text-inherit) { color: var(--q-primary); }
+.body--dark { color-scheme: dark; }
 :focus-visible { outline: 2px solid #5898d4; outline-offset: 1px; }
 """
 
@@ -38,7 +58,8 @@ _ZONE_SCRIPT: Final = f"""
   const said = document.cookie.split("; ").includes("{ZONE_COOKIE}=" + zone);
   if (said) return;
   document.cookie = "{ZONE_COOKIE}=" + zone + "; path=/; SameSite=Strict; max-age=31536000";
-  if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) location.reload();
+  // not before it is loaded: an answer that nobody waits for is an error in the server's log
+  if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) addEventListener("load", () => location.reload());
 }})();
 </script>"""
 
@@ -68,7 +89,8 @@ def frame(title: str, visit: Visit, navigation: Iterable[tuple[str, str]]) -> ui
             ui.link("Log out", "/logout").classes("text-sm whitespace-nowrap").tooltip(f"in with the key {visit.name}")
         with ui.button(icon="contrast", on_click=switch).props('flat round dense aria-label="Light or dark"'):
             ui.tooltip("Light or dark")
-    with ui.element("main").classes("sw-page"):
+    with ui.element("div").classes("sw-page"):
+        ui.label(title).classes("sr-only").props('role="heading" aria-level="1"')
         if visit.read_only:
             ui.label(visit.read_only).classes("text-sm sw-quiet pb-2")
         return ui.column().classes("w-full gap-4")
@@ -78,14 +100,19 @@ async def follow(visit: Visit, show: Callable[[], Awaitable[None]]) -> None:
     """Show now, and again whenever the pool has grown. A pool that cannot be read is said so, and tried again."""
     problem = ui.label().classes("sw-page text-negative").props('role="alert"')
     shown: int | None = None
+    resting_until = 0.0
 
     async def look() -> None:
-        nonlocal shown
+        nonlocal shown, resting_until
+        began = time.monotonic()
+        if began < resting_until:
+            return
         try:
             cursor = await asyncio.to_thread(visit.pool.cursor)
             if cursor != shown:
                 await show()
                 shown = cursor
+                resting_until = time.monotonic() + REST * (time.monotonic() - began)
             problem.text = ""
         except PoolError as error:
             problem.text = f"The pool cannot be read: {error}"

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fastapi import Request
 from nicegui import ui
 
+from stepwell.dashboard.runs import Runs
 from stepwell.dashboard.tokens import Decoders
 from stepwell.pool.base import Pool
 
@@ -35,6 +36,8 @@ class Desk:
     decoders: Decoders = field(default_factory=dict)
     visitor: Callable[[Request], Visitor] = lambda _: Visitor()
     """Who sent a request."""
+    runs: Runs = dict
+    """The folders of runs that can be found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class Visit:
     """Of the key that let the visitor in; empty where there are none."""
     query: Mapping[str, str] = field(default_factory=dict)
     """The state of the page that a deep link carries; values may be wrong, pages then use their defaults."""
+    runs: Runs = dict
+    """The folders of runs that can be found; reading them takes a while."""
     zone: tzinfo = UTC
 
     def time(self, seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -59,7 +64,7 @@ class Visit:
 
     def remember(self, **state: object) -> None:
         """Make the address bar a deep link to this state; what is empty or None is left out."""
-        kept = {name: str(value) for name, value in state.items() if value not in (None, "", False)}
+        kept = {name: str(value) for name, value in state.items() if value is not False and value not in (None, "")}
         ui.navigate.history.replace(link(self.path, **kept))
 
 
@@ -78,6 +83,7 @@ def visit(desk: Desk, request: Request) -> Visit:
         name=visitor.name,
         path=request.url.path,
         query=dict(request.query_params),
+        runs=desk.runs,
         zone=_zone(unquote(request.cookies.get(ZONE_COOKIE, ""))),
     )
 

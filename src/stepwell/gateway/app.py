@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 
 from stepwell.engines.base import Engine
 from stepwell.errors import InvalidRequest, StepwellError
+from stepwell.gateway.admission import Admission
 from stepwell.gateway.calls import CallEndpoint, CountEndpoint, Services
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.dialects import COUNTS, DIALECTS
@@ -65,7 +66,8 @@ def create_app(
     """
     config = config or GatewayConfig()
     recall = Recall(pool, {dialect.name: dialect for dialect in DIALECTS})
-    sessions = Sessions(pool, renderer, recall, config.max_sessions, config.session_bytes)
+    admission = Admission(pool, config.admission)
+    sessions = Sessions(pool, renderer, recall, admission, config.max_sessions, config.session_bytes)
     gate = Gate(config.max_calls, config.pause_seconds)
     meters = Meters(engine, gate)
     redact = Redactor(config.redact)
@@ -74,7 +76,7 @@ def create_app(
     context = Context(
         pool=pool, model=engine.model, vocabulary=renderer.vocabulary_size, feedback=config.feedback_reward
     )
-    ingest = Ingest(context, sessions, meters, config, keys)
+    ingest = Ingest(context, sessions, admission, meters, config, keys)
     app = _Gateway(services, ingest, pool, keys)
     _add_calls(app, services)
     _add_models(app, exchange, engine)

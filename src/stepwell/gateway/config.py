@@ -4,6 +4,7 @@ from pydantic import Field
 
 from stepwell.config import Config
 from stepwell.curation.feedback import FeedbackRule
+from stepwell.gateway.admission import AdmissionConfig
 
 
 class GatewayConfig(Config):
@@ -31,6 +32,8 @@ class GatewayConfig(Config):
     """A stream that is silent for so long sends something that clients ignore, so that nothing on the way closes it."""
     lease_wait_seconds: float = Field(default=600.0, ge=0)
     """Longest time that a lease waits for data, whatever its `wait`."""
+    admission: AdmissionConfig | None = None
+    """Let nothing new begin while a consumer has enough; None: everything may begin at any time."""
     feedback_reward: FeedbackRule | None = None
     """What feedback counts as the reward part `feedback`, when it arrives; None: only what itself says that it counts
     (`reward`)."""

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from stepwell.errors import Conflict, NotFound
+from stepwell.gateway.admission import Admission
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
 from stepwell.gateway.origin import Origin, origin_of
@@ -105,8 +106,11 @@ class Session:
 class Sessions:
     """The trajectories that calls arrived for lately, at most `capacity` of them idle."""
 
-    def __init__(self, pool: Pool, renderer: Renderer, recall: Recall, capacity: int, budget: int) -> None:
+    def __init__(
+        self, pool: Pool, renderer: Renderer, recall: Recall, admission: Admission, capacity: int, budget: int
+    ) -> None:
         """Start with none; each is read from `pool` when it is first asked for. `budget` is in bytes, about."""
+        self._admission = admission
         self._pool = pool
         self._renderer = renderer
         self._recall = recall
@@ -128,6 +132,7 @@ class Sessions:
 
         Raises:
             Conflict: the trajectory has ended.
+            RateLimited: it would be a new one, and nothing new may begin.
             PoolError: the pool cannot be read.
         """
         return _Use(self, caller, call, asked, again)
@@ -135,6 +140,12 @@ class Sessions:
     async def enter(self, caller: Caller, call: ChatCall, asked: Asked, again: str) -> Session:
         """Begin a call, which must `leave`. As `use`."""
         session, known = await self._main(caller, call, asked, again)
+        if not session.opened and session.calls == 1:
+            try:
+                await self._admission.admit()
+            except BaseException:
+                self.leave(session)
+                raise
         if not call.titled and not _is_beside(session, call, caller, asked.keys):
             return session
         self.leave(session)

@@ -8,9 +8,12 @@ from typing import Final, Literal, Protocol
 
 from stepwell.curation.selection import Selection
 from stepwell.errors import StepwellError
+from stepwell.pool.activity import Activity, Origin
+from stepwell.pool.credit import StepCredit
 from stepwell.pool.frozen import DatasetDiff, DatasetInfo
 from stepwell.pool.keeping import Pruned, Retention
-from stepwell.pool.lease import Consumption, Lease, LeaseSpec, Unit
+from stepwell.pool.lease import Consumption, HeldLease, Lease, LeaseSpec, ReadyCount, Unit
+from stepwell.pool.outline import StepOutline
 from stepwell.types import (
     Annotation,
     Fork,
@@ -190,10 +193,17 @@ class Pool(Protocol):
         """
         ...
 
+    def count(self, selection: Selection | None = None) -> int:
+        """How many trajectories `selection` wants; its rules are not applied. None counts everything."""
+        ...
+
     def groups(
-        self, channel: str | None = None, *, before: int | None = None, limit: int = 50
+        self, channel: str | None = None, *, origin: str | None = None, before: int | None = None, limit: int = 50
     ) -> list[tuple[int, GroupSummary]]:
-        """Newest first, as (cursor, summary), of one channel or of all; pages as of `trajectories`."""
+        """Newest first, as (cursor, summary), of one channel or of all; pages as of `trajectories`.
+
+        With an `origin` only the sets of siblings that were forked from this trajectory.
+        """
         ...
 
     def scan(self, selection: Selection | None = None) -> Iterator[Trajectory]:
@@ -233,8 +243,27 @@ class Pool(Protocol):
         """
         ...
 
+    def outline(self, trajectory_id: str) -> list[StepOutline]:
+        """The steps of a trajectory without their tokens and texts, by index; none if there is no such trajectory."""
+        ...
+
+    def steps(self, trajectory_id: str, *, first: int = 0, limit: int = 50) -> list[Step]:
+        """Some steps of a trajectory, by index, from the index `first` on; none if there are none."""
+        ...
+
     def stats(self) -> PoolStats:
         """Counts."""
+        ...
+
+    def activity(self, since: float | None, until: float, *, parts: int = 60) -> Activity:
+        """What came in from `since` (None: from the beginning) until just before `until`, Unix times in seconds.
+
+        The time is cut into `parts` intervals.
+        """
+        ...
+
+    def origins(self) -> list[Origin]:
+        """Where trajectories came from so far."""
         ...
 
     def forks(self) -> list[ForkCount]:
@@ -252,6 +281,25 @@ class Pool(Protocol):
             NotFound: there is no such dataset.
             NoProducer: there is nothing yet, `wait` is not over, and all producers that were known are gone.
             PoolError: the storage failed; nothing is leased.
+        """
+        ...
+
+    def count_ready(self, selection: Selection, *, unit: Unit = "group") -> ReadyCount:
+        """What a new consumer would be offered of `selection`; its rules are not applied."""
+        ...
+
+    def scan_ready(self, selection: Selection, *, unit: Unit = "group", limit: int | None = None) -> Iterator[Group]:
+        """What a new consumer would be offered, whole, of the newest policy first, a few units in memory at a time.
+
+        The rules of `selection` are not applied. At most `limit` units, if one is given.
+        """
+        ...
+
+    def backlog(self, spec: LeaseSpec, *, most: int) -> int:
+        """How many ready units the consumer of `spec` neither has nor had, counted up to `most`.
+
+        Its rules are not applied, what is too old for it counts too, and a dataset is not looked at. Raises NotFound if
+        there is no selection of the name that it gives.
         """
         ...
 
@@ -275,6 +323,21 @@ class Pool(Protocol):
 
     def consumption(self) -> list[Consumption]:
         """What each consumer holds, has acknowledged and was never given, by epoch."""
+        ...
+
+    def held(self) -> list[HeldLease]:
+        """The leases that are neither acknowledged nor released and still have units, by when they expire."""
+        ...
+
+    def record_credit(self, run: str, policy_version: int, steps: Sequence[StepCredit]) -> None:
+        """Keep, durably, what the update that made this version was trained on, in place of what was kept of it before.
+
+        It is no record of the log: archives leave it out, and `prune` forgets it by its age and version alone.
+        """
+        ...
+
+    def credit(self, run: str, policy_version: int) -> list[StepCredit]:
+        """What was kept of an update. Raises NotFound; PoolError if it is damaged."""
         ...
 
     def require_producer(self, consumer: str) -> None:

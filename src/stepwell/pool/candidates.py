@@ -93,6 +93,14 @@ def offered(connection: sa.Connection, spec: LeaseSpec, floor: int, now: float) 
     return Offer(unit, _judged(connection, spec, floor, statement, frozen))
 
 
+def waiting(connection: sa.Connection, spec: LeaseSpec, now: float) -> Iterator[Candidate]:
+    """What `offered` has for a spec without a dataset, whatever its policy version; nothing is written."""
+    source = _SOURCES[spec.unit]
+    done = connection.scalar(sa.select(frontiers.c.cursor).where(*_frontier_key(spec)))
+    statement = _free(source, spec, now, connection.dialect.name).where(source.ready > (done or 0))
+    return _judged(connection, spec, 0, statement.order_by(*_order(source, spec)), None)
+
+
 def everything(connection: sa.Connection, spec: LeaseSpec) -> Iterator[Candidate]:
     """All units that a new consumer would be offered, whatever their policy version."""
     statement = _free(_SOURCES[spec.unit], spec, 0.0, connection.dialect.name)
@@ -167,13 +175,8 @@ def _order(source: _Source, spec: LeaseSpec) -> tuple[Any, ...]:
 
 def _frontier(connection: sa.Connection, source: _Source, spec: LeaseSpec) -> int:
     """The place in the log up to which the consumer is done with every unit; moved on from where it was."""
-    own = {
-        "consumer": spec.consumer,
-        "epoch": spec.epoch,
-        "unit": spec.unit,
-        "channel": spec.selection_given.channel or "",
-    }
-    key = [frontiers.c[name] == value for name, value in own.items()]
+    own = _frontier_own(spec)
+    key = _frontier_key(spec)
     before = connection.scalar(sa.select(frontiers.c.cursor).where(*key))
     pending = sa.or_(deliveries.c.unit_cursor.is_(None), deliveries.c.free_at.is_not(None))
     first = connection.scalar(
@@ -189,6 +192,19 @@ def _frontier(connection: sa.Connection, source: _Source, spec: LeaseSpec) -> in
     elif after > before:
         connection.execute(sa.update(frontiers).where(*key).values(cursor=after))
     return after
+
+
+def _frontier_own(spec: LeaseSpec) -> dict[str, str | int]:
+    return {
+        "consumer": spec.consumer,
+        "epoch": spec.epoch,
+        "unit": spec.unit,
+        "channel": spec.selection_given.channel or "",
+    }
+
+
+def _frontier_key(spec: LeaseSpec) -> list[filters.Condition]:
+    return [frontiers.c[name] == value for name, value in _frontier_own(spec).items()]
 
 
 _member_columns = (

@@ -5,16 +5,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from stepwell.errors import InvalidRequest, NoProducer, PoolError
 from stepwell.pool import feed, filters, queries, saved
+from stepwell.pool.candidates import waiting
 from stepwell.pool.groups import settle
-from stepwell.pool.lease import Consumption, Lease, LeaseSpec
+from stepwell.pool.lease import Consumption, HeldLease, Lease, LeaseSpec
 from stepwell.pool.rows import storable
-from stepwell.pool.schema import deliveries, producers
+from stepwell.pool.schema import deliveries, leases, producers
 from stepwell.pool.sifting import sift
 
 _T = TypeVar("_T")
@@ -36,12 +38,7 @@ class Runs(Protocol):
 
 def lease(write: Runs, read: Runs, spec: LeaseSpec, clock: Callable[[], float]) -> Lease:
     """See `Pool.lease`."""
-    named = spec.selection if isinstance(spec.selection, str) else None
-    if not all(map(storable, (spec.consumer, spec.dataset, named or ""))):
-        raise InvalidRequest("a lease needs names without NUL or lone surrogates")
-    if named is not None:
-        spec = spec.model_copy(update={"selection": read(partial(saved.selection, name=named))})
-    filters.require_storable(spec.selection_given)
+    spec = _looked_up(read, spec)
     until = time.monotonic() + spec.wait
     while True:
         claim = write(_claiming(spec, clock()))
@@ -51,6 +48,28 @@ def lease(write: Runs, read: Runs, spec: LeaseSpec, clock: Callable[[], float]) 
         if not claim.units:  # else rules left nothing of what there was, so look for more at once
             read(partial(require_producer, consumer=spec.consumer, now=clock()))
             _wait_for_news(read, read(newest), until)
+
+
+def backlog(read: Runs, spec: LeaseSpec, most: int, clock: Callable[[], float]) -> int:
+    """See `Pool.backlog`."""
+    spec = _looked_up(read, spec)
+
+    def count(connection: sa.Connection) -> int:
+        left = (one for one in waiting(connection, spec, clock()) if not one.dropped)
+        return sum(1 for _ in islice(left, most))
+
+    return read(count)
+
+
+def _looked_up(read: Runs, spec: LeaseSpec) -> LeaseSpec:
+    """With the selection that it names. Raises InvalidRequest for names that no pool can hold."""
+    named = spec.selection if isinstance(spec.selection, str) else None
+    if not all(map(storable, (spec.consumer, spec.dataset, named or ""))):
+        raise InvalidRequest("a lease needs names without NUL or lone surrogates")
+    if named is not None:
+        spec = spec.model_copy(update={"selection": read(partial(saved.selection, name=named))})
+    filters.require_storable(spec.selection_given)
+    return spec
 
 
 def _claiming(spec: LeaseSpec, now: float) -> Callable[[sa.Connection], feed.Claim]:
@@ -137,6 +156,27 @@ def consumption(connection: sa.Connection) -> list[Consumption]:
             dropped=tuple(own["dropped"]),
         )
         for (consumer, epoch), own in found.items()
+    ]
+
+
+def held(connection: sa.Connection) -> list[HeldLease]:
+    """See `Pool.held`."""
+    total = sa.func.sum
+    own = sa.select(leases, sa.func.count().label("units"), total(deliveries.c.steps), total(deliveries.c.tokens))
+    joined = own.join(deliveries, deliveries.c.lease_id == leases.c.id).where(leases.c.state == "held")
+    rows = connection.execute(joined.group_by(leases.c.id).order_by(leases.c.expires_at, leases.c.id))
+    return [
+        HeldLease(
+            id=row.id,
+            consumer=row.consumer,
+            epoch=row.epoch,
+            units=row.units,
+            steps=int(steps),
+            tokens=int(tokens),
+            expires_at=row.expires_at,
+        )
+        for row in rows
+        for steps, tokens in [row[-2:]]
     ]
 
 

@@ -72,6 +72,20 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
+    """A lease that was neither acknowledged nor released, as somebody else sees it."""
+
+    id: str
+    consumer: str
+    epoch: int
+    units: int
+    steps: int
+    tokens: int
+    expires_at: float
+    """Unix time in seconds; what expired may be handed over again, and is held until it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
     """What one consumer did in one epoch."""
 
@@ -85,3 +99,12 @@ class Consumption:
     tokens: int
     dropped: tuple[tuple[str, int], ...]
     """(reason, units) of what it never got, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCount:
+    """What a new consumer would be offered."""
+
+    units: int
+    trajectories: int
+    """In all the units."""

@@ -9,9 +9,16 @@ from stepwell.curation.selection import Selection
 from stepwell.errors import NotFound
 from stepwell.pool import filters, queries
 from stepwell.pool.base import KINDS, GroupSummary, RecordKind, TrajectorySummary
+from stepwell.pool.outline import StepOutline
 from stepwell.pool.rows import TABLES, annotation, group_info, trajectory_info, update_info
 from stepwell.pool.schema import annotations, groups, steps, trajectories, updates
-from stepwell.types import Annotation, Record, Trajectory
+from stepwell.types import Annotation, Record, Step, Trajectory
+
+_OUTLINE: Final = (
+    *("parent_id", "fork", "side", "finish_reason", "policy_version_min", "policy_version_max"),
+    *("prompt_tokens", "response_tokens", "created_at", "latency"),
+)
+"""The columns that `StepOutline` has besides, by the same names."""
 
 
 def page(
@@ -56,7 +63,7 @@ def wanted(
 
 
 def group_page(
-    connection: sa.Connection, channel: str | None, before: int | None, limit: int
+    connection: sa.Connection, channel: str | None, origin: str | None, before: int | None, limit: int
 ) -> list[tuple[int, GroupSummary]]:
     """See `Pool.groups`."""
     of, count = trajectories.c, sa.func.count
@@ -68,6 +75,8 @@ def group_page(
     chosen = sa.select(groups.c.cursor).order_by(groups.c.cursor.desc()).limit(limit)
     if channel is not None:
         chosen = chosen.where(groups.c.channel == channel)
+    if origin is not None:
+        chosen = chosen.where(groups.c.origin_id == origin)
     if before is not None:
         chosen = chosen.where(groups.c.cursor < before)
     statement = (
@@ -90,6 +99,24 @@ def _group_summary(row: sa.Row[Any]) -> GroupSummary:
         failed=row.failed,
         policy_version_min=row.ready_version,
     )
+
+
+def outline(connection: sa.Connection, trajectory_id: str) -> list[StepOutline]:
+    """See `Pool.outline`."""
+    of = steps.c
+    columns = (of.id, of.position.label("index"), *(of[name] for name in _OUTLINE))
+    own = sa.select(trajectories.c.cursor).where(trajectories.c.id == trajectory_id).scalar_subquery()
+    rows = connection.execute(sa.select(*columns).where(of.trajectory_cursor == own).order_by(of.position))
+    return [StepOutline(**row._mapping) for row in rows]
+
+
+def steps_from(connection: sa.Connection, trajectory_id: str, first: int, limit: int) -> list[Step]:
+    """See `Pool.steps`."""
+    of = steps.c
+    own = sa.select(trajectories.c.cursor).where(trajectories.c.id == trajectory_id).scalar_subquery()
+    wanted = sa.select(of.cursor).where(of.trajectory_cursor == own, of.position >= first).order_by(of.position)
+    found = queries.steps_at(connection, list(connection.scalars(wanted.limit(limit))))
+    return sorted(found, key=lambda step: step.index)
 
 
 def log(

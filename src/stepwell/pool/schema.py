@@ -132,6 +132,7 @@ steps = sa.Table(
         comment="the rest of the request, then the assistant message: JSON in UTF-8, zstd; empty: both are",
     ),
     sa.UniqueConstraint("trajectory_cursor", "position"),
+    Index("ix_steps_by_time", "created_at", "finish_reason", "latency", "response_tokens"),
 )
 
 annotations = sa.Table(
@@ -167,6 +168,22 @@ updates = sa.Table(
     Column("run", Text, nullable=False, comment="name of the training run"),
     Column("policy_version", _Whole, nullable=False, comment="version that the update published"),
     Column("metrics", Text, nullable=False, comment="JSON list of [name, value]; NaN and Infinity may occur"),
+)
+
+credits = sa.Table(
+    "credits",
+    metadata,
+    Column("run", Text, primary_key=True, comment="name of the training run"),
+    Column(
+        "policy_version", _Whole, primary_key=True, autoincrement=False, comment="version that the update published"
+    ),
+    Column("created_at", _Real, nullable=False, comment="Unix time in seconds"),
+    Column(
+        "steps",
+        LargeBinary,
+        nullable=False,
+        comment="list of `StepCredit`, what became of each step: MessagePack, zstd",
+    ),
 )
 
 leases = sa.Table(

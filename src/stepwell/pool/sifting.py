@@ -29,10 +29,15 @@ def _sifted(selection: Selection, unit: Candidate, group: Group) -> Sifted:
     left = tuple(one for one, reason in zip(group.trajectories, reasons, strict=True) if not reason)
     if len(left) == len(reasons):
         return Sifted(unit, group, ())
-    if left and len(left) >= (group.info.min_size or group.info.size):
+    if enough(group, len(left)):
         named = zip(unit.members, reasons, strict=True)
         return Sifted(unit, replace(group, trajectories=left), tuple(pair for pair in named if pair[1]))
     return Sifted(unit, None, ((unit.cursor, next(filter(None, reasons))),))
+
+
+def enough(group: Group, left: int) -> bool:
+    """Whether a unit is still handed over when the rules leave `left` of its trajectories."""
+    return left == len(group.trajectories) or left >= (group.info.min_size or group.info.size)
 
 
 def sizes(group: Group) -> tuple[int, int]:

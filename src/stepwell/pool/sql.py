@@ -12,11 +12,28 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from stepwell.curation.selection import Selection
 from stepwell.errors import InvalidRequest, NotFound, PoolError
-from stepwell.pool import consuming, datasets, feed, groups, listing, queries, retention, saved, texts, verification
+from stepwell.pool import (
+    consuming,
+    crediting,
+    datasets,
+    feed,
+    groups,
+    listing,
+    preview,
+    queries,
+    retention,
+    saved,
+    texts,
+    verification,
+    watching,
+)
+from stepwell.pool.activity import Activity, Origin
 from stepwell.pool.base import Fault, ForkCount, GroupSummary, PoolStats, Receipt, RecordKind, Refill, TrajectorySummary
+from stepwell.pool.credit import StepCredit
 from stepwell.pool.frozen import DatasetDiff, DatasetInfo
 from stepwell.pool.keeping import Pruned, Retention
-from stepwell.pool.lease import Consumption, Lease, LeaseSpec, Unit
+from stepwell.pool.lease import Consumption, HeldLease, Lease, LeaseSpec, ReadyCount, Unit
+from stepwell.pool.outline import StepOutline
 from stepwell.pool.patience import PATIENCE, Patience
 from stepwell.pool.rows import storable
 from stepwell.pool.writer import Writer, storage_error
@@ -25,6 +42,8 @@ from stepwell.types import Annotation, Group, GroupInfo, Record, Step, Trajector
 _T = TypeVar("_T")
 _SCANNED: Final = 64
 """Trajectories that a scan holds at a time."""
+_UNITS: Final = 8
+"""Units that a scan of what is ready holds at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +121,19 @@ class SQLPool:
         self._index_texts(selection)
         return self._read(lambda connection: listing.page(connection, selection, before, limit))
 
+    def count(self, selection: Selection | None = None) -> int:
+        """See `Pool.count`."""
+        self._index_texts(selection)
+        return self._read(lambda connection: preview.count(connection, selection))
+
     def groups(
-        self, channel: str | None = None, *, before: int | None = None, limit: int = 50
+        self, channel: str | None = None, *, origin: str | None = None, before: int | None = None, limit: int = 50
     ) -> list[tuple[int, GroupSummary]]:
         """See `Pool.groups`."""
         _check_limit(limit)
-        if channel is not None and not storable(channel):
+        if not storable(f"{channel or ''}{origin or ''}"):
             return []
-        return self._read(lambda connection: listing.group_page(connection, channel, before, limit))
+        return self._read(lambda connection: listing.group_page(connection, channel, origin, before, limit))
 
     def scan(self, selection: Selection | None = None) -> Iterator[Trajectory]:
         """See `Pool.scan`."""
@@ -149,6 +173,28 @@ class SQLPool:
             return []
         return self._read(lambda connection: queries.all_updates(connection, run))
 
+    def outline(self, trajectory_id: str) -> list[StepOutline]:
+        """See `Pool.outline`."""
+        if not storable(trajectory_id):
+            return []
+        return self._read(lambda connection: listing.outline(connection, trajectory_id))
+
+    def steps(self, trajectory_id: str, *, first: int = 0, limit: int = 50) -> list[Step]:
+        """See `Pool.steps`."""
+        _check_limit(limit)
+        if not storable(trajectory_id):
+            return []
+        return self._read(lambda connection: listing.steps_from(connection, trajectory_id, first, limit))
+
+    def activity(self, since: float | None, until: float, *, parts: int = 60) -> Activity:
+        """See `Pool.activity`."""
+        _check_limit(parts)
+        return self._read(lambda connection: watching.activity(connection, since, until, parts))
+
+    def origins(self) -> list[Origin]:
+        """See `Pool.origins`."""
+        return self._read(watching.origins)
+
     def stats(self) -> PoolStats:
         """See `Pool.stats`."""
         return self._read(queries.stats)
@@ -162,6 +208,24 @@ class SQLPool:
         if not isinstance(spec.selection, str):
             self._index_texts(spec.selection)
         return consuming.lease(self._write, self._read, spec, self._storage.clock)
+
+    def backlog(self, spec: LeaseSpec, *, most: int) -> int:
+        """See `Pool.backlog`."""
+        _check_limit(most)
+        return consuming.backlog(self._read, spec, most, self._storage.clock)
+
+    def count_ready(self, selection: Selection, *, unit: Unit = "group") -> ReadyCount:
+        """See `Pool.count_ready`."""
+        self._index_texts(selection)
+        return self._read(lambda connection: preview.ready(connection, selection, unit))
+
+    def scan_ready(self, selection: Selection, *, unit: Unit = "group", limit: int | None = None) -> Iterator[Group]:
+        """See `Pool.scan_ready`."""
+        self._index_texts(selection)
+        found = self._read(lambda connection: preview.units(connection, selection, unit, limit))
+        for start in range(0, len(found), _UNITS):
+            chosen = found[start : start + _UNITS]
+            yield from self._read(partial(preview.whole, chosen=chosen, unit=unit))
 
     def extend(self, lease_id: str, seconds: float) -> float:
         """See `Pool.extend`."""
@@ -183,6 +247,19 @@ class SQLPool:
     def consumption(self) -> list[Consumption]:
         """See `Pool.consumption`."""
         return self._read(consuming.consumption)
+
+    def held(self) -> list[HeldLease]:
+        """See `Pool.held`."""
+        return self._read(consuming.held)
+
+    def record_credit(self, run: str, policy_version: int, steps: Sequence[StepCredit]) -> None:
+        """See `Pool.record_credit`."""
+        blob, now = crediting.packed(steps), self._storage.clock()
+        self._change(lambda connection, name: crediting.record(connection, name, policy_version, blob, now), run)
+
+    def credit(self, run: str, policy_version: int) -> list[StepCredit]:
+        """See `Pool.credit`."""
+        return self._find(lambda connection, name: crediting.find(connection, name, policy_version), run)
 
     def require_producer(self, consumer: str) -> None:
         """See `Pool.require_producer`."""
@@ -280,6 +357,7 @@ class SQLPool:
         if not dry_run:
             for batch in self._read(lambda connection: retention.batches(connection, going)):
                 self._write(partial(retention.forget, cursors=batch))
+            self._write(lambda connection: crediting.forget(connection, kept, now))
         return pruned
 
     def backup(self, path: Path) -> None:

@@ -22,11 +22,14 @@ from stepwell.curation.selection import Selection
 from stepwell.errors import ConfigError, Conflict, InvalidRequest, NotFound
 from stepwell.policy.ranks import ALONE
 from stepwell.pool.base import Pool
+from stepwell.pool.credit import StepCredit
 from stepwell.pool.lease import Lease, LeaseSpec
 from stepwell.trainer.ahead import Ahead, Producer
 from stepwell.trainer.checkpoint import Progress
+from stepwell.trainer.credited import credited
+from stepwell.trainer.metrics import collected
 from stepwell.trainer.staleness import lag, staleness
-from stepwell.trainer.study import Study
+from stepwell.trainer.study import Learnt, Study
 from stepwell.trainer.together import Together
 from stepwell.types import Group, UpdateInfo
 
@@ -51,6 +54,8 @@ class TrainerConfig(Config):
     `old_logprobs` and `correction` of the algorithm's objective for what to do about it)."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
+    record_credit: bool = True
+    """Whether the pool keeps, for each update, which steps it was trained on, with the credit of each."""
 
     def check(self, algorithm: Algorithm) -> None:
         """Refuse what this algorithm cannot be run with. Raises ConfigError."""
@@ -95,6 +100,7 @@ class Trainer:
         self._run = run
         self._policy = study.learner.policy
         self._siblings = study.algorithm.siblings is not None
+        self._aggregation = study.algorithm.objective.aggregation
         self._config = config
         self._ranks = together or Together(ALONE, study.functions)
         self._unacknowledged: list[str] = []
@@ -173,20 +179,20 @@ class Trainer:
         while self._policy.version < self._config.updates and not await asyncio.to_thread(self._enough):
             started = time.perf_counter()
             leases = await batch()
-            collected = time.perf_counter()
+            begun = time.perf_counter()
             others = measured()
-            metrics = await asyncio.to_thread(self._learn, _in_order(leases))
+            metrics, credits = await asyncio.to_thread(self._learn, _in_order(leases))
             learnt = time.perf_counter()
             await asyncio.to_thread(self.publish)
             self._published = self._policy.version
             metrics |= {
                 **others,
                 **lag(metrics),
-                "seconds_collect": collected - started,
-                "seconds_learn": learnt - collected,
+                "seconds_collect": begun - started,
+                "seconds_learn": learnt - begun,
                 "seconds_publish": time.perf_counter() - learnt,
             }
-            yield await asyncio.to_thread(self._finish, leases, metrics)
+            yield await asyncio.to_thread(self._finish, leases, metrics, credits)
 
     def _enough(self) -> bool:
         if self._config.stop_at_reward is None and self._config.stop_at_tokens is None:
@@ -247,15 +253,20 @@ class Trainer:
             if until < time.time() + seconds / 2:
                 self._held[lease_id] = self._run.pool.extend(lease_id, seconds)
 
-    def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
-        metrics = _collection_metrics(groups) | staleness(groups, self._policy.version)
-        learnt: dict[str, float] = self._ranks.call("learn", groups)
-        return metrics | learnt
+    def _learn(self, groups: Sequence[Group]) -> tuple[dict[str, float], list[StepCredit]]:
+        metrics = collected(groups) | staleness(groups, self._policy.version)
+        learnt: Learnt = self._ranks.call("learn", groups)
+        credits = credited(groups, learnt.samples, self._aggregation) if self._config.record_credit else []
+        return metrics | learnt.metrics, credits
 
-    def _finish(self, leases: Sequence[Lease], metrics: dict[str, float]) -> UpdateInfo:
+    def _finish(
+        self, leases: Sequence[Lease], metrics: Mapping[str, float], credits: Sequence[StepCredit]
+    ) -> UpdateInfo:
         version = self._policy.version
         self._unacknowledged += [lease.id for lease in leases]
         update = UpdateInfo(run=self._run.name, policy_version=version, metrics=tuple(metrics.items()))
+        if credits:  # first: whoever sees the update finds what it was trained on
+            self._run.pool.record_credit(self._run.name, version, credits)
         self._run.pool.put(update)
         done = version >= self._config.updates or self._enough()
         if done or version % self._config.checkpoint_every == 0:
@@ -277,22 +288,3 @@ def _in_order(leases: Sequence[Lease]) -> list[Group]:
     """The groups as they were opened: which of them was ready first is a race, and must not change an update."""
     groups = [group for lease in leases for group in lease.groups]
     return sorted(groups, key=lambda group: (group.info.created_at, group.info.id))
-
-
-def _collection_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    trajectories = [t for group in groups for t in group.trajectories]
-    rewards = np.array([t.reward for t in trajectories], np.float64)
-    steps = [sum(step.side != "state" for step in t.steps) for t in trajectories]  # the last state was only looked at
-    metrics = {
-        "reward_mean": float(rewards.mean()),
-        "reward_std": float(rewards.std()),
-        "trajectories": float(len(trajectories)),
-        "steps_per_trajectory": float(np.mean(steps)),
-        "sampled_tokens": float(sum(len(step.response_ids) for t in trajectories for step in t.steps)),
-        "truncated_rate": float(np.mean([t.status == "truncated" for t in trajectories])),
-    }
-    parts: dict[str, list[float]] = {}
-    for trajectory in trajectories:
-        for name, value in trajectory.reward_parts:
-            parts.setdefault(name, []).append(value)
-    return metrics | {f"reward/{name}": sum(values) / len(trajectories) for name, values in parts.items()}

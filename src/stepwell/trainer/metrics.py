@@ -15,7 +15,27 @@ from stepwell.policy.ranks import Ranks
 from stepwell.prefix_tree.pack import Packing
 from stepwell.trainer.losses import kl_estimate
 from stepwell.trainer.ratios import MAX_LOG_RATIO
-from stepwell.types import Sample
+from stepwell.types import Group, Sample
+
+
+def collected(groups: Sequence[Group]) -> dict[str, float]:
+    """What is known of an update's groups before anything is learnt from them."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    rewards = np.array([t.reward for t in trajectories], np.float64)
+    steps = [sum(step.side != "state" for step in t.steps) for t in trajectories]  # the last state was only looked at
+    metrics = {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "trajectories": float(len(trajectories)),
+        "steps_per_trajectory": float(np.mean(steps)),
+        "sampled_tokens": float(sum(len(step.response_ids) for t in trajectories for step in t.steps)),
+        "truncated_rate": float(np.mean([t.status == "truncated" for t in trajectories])),
+    }
+    parts: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.reward_parts:
+            parts.setdefault(name, []).append(value)
+    return metrics | {f"reward/{name}": sum(values) / len(trajectories) for name, values in parts.items()}
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ All of it follows from the groups and from the learner, so several ranks do it a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,15 @@ def _unknown(what: object) -> Any:
 
 
 _NO_LANGUAGE: Final = Language(tokenize=_unknown, action_mask=_unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What became of an update's groups."""
+
+    metrics: dict[str, float]
+    samples: Sequence[Sample]
+    """As the loss had them; steps that are not among them had no part in it."""
 
 
 class Study:
@@ -73,8 +83,8 @@ class Study:
         with torch.no_grad():
             return policy.evaluated(lambda: probe(policy))
 
-    def learn(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Make the next version of the policy; gives what was measured."""
+    def learn(self, groups: Sequence[Group]) -> Learnt:
+        """Make the next version of the policy; gives what was measured, and what it was trained on."""
         algorithm = self.algorithm
         if algorithm.regroup is not None:
             groups = algorithm.regroup(groups)
@@ -84,13 +94,13 @@ class Study:
         metrics = self._diagnosis(groups, inputs)
         samples = self._samples(groups, inputs)
         if not samples:
-            return metrics | self._nothing_learnt(groups)
+            return Learnt(metrics | self._nothing_learnt(groups), samples)
         metrics["zero_advantage_rate"] = float(np.mean([not sample.advantages.any() for sample in samples]))
         samples = bounded(whiten(samples, algorithm.whiten), algorithm.advantage_bound)
         if algorithm.sweep is not None:
             swept = sweep_update(self.learner, samples, algorithm.objective, algorithm.sweep, self._on_micro_batch)
-            return metrics | swept
-        return metrics | self.learner.update(samples, algorithm.objective, self._on_micro_batch)
+            return Learnt(metrics | swept, samples)
+        return Learnt(metrics | self.learner.update(samples, algorithm.objective, self._on_micro_batch), samples)
 
     def _nothing_learnt(self, groups: Sequence[Group]) -> dict[str, float]:
         """The algorithm wants none of the steps in the loss: an update all the same, counted, that changes nothing."""

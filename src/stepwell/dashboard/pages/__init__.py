@@ -6,7 +6,19 @@ from typing import Final
 
 from nicegui import ui
 
-from stepwell.dashboard.pages import overview, trajectory
+from stepwell.dashboard.pages import (
+    collection,
+    compare,
+    consumption,
+    curation,
+    datasets,
+    experiments,
+    optimisation,
+    overview,
+    representation,
+    trajectory,
+    update,
+)
 from stepwell.dashboard.visit import Visit
 
 Build = Callable[[ui.column, Visit, Mapping[str, str]], Awaitable[None]]
@@ -27,5 +39,14 @@ class Page:
 
 PAGES: Final = (
     Page("/", "Overview", overview.build),
+    Page("/collection", "Collection", collection.build),
+    Page("/representation", "Representation", representation.build),
+    Page("/curation", "Curation", curation.build),
+    Page("/datasets", "Datasets", datasets.build),
+    Page("/optimisation", "Optimisation", optimisation.build),
+    Page("/consumption", "Consumption", consumption.build),
+    Page("/update/{run}/{policy_version}", "Update", update.build, in_navigation=False),
+    Page("/experiments", "Experiments", experiments.build),
     Page("/trajectory/{trajectory_id}", "Trajectory", trajectory.build, in_navigation=False),
+    Page("/compare", "Compare", compare.build, in_navigation=False),
 )

@@ -1,25 +1,24 @@
-"""The first page: how much was collected, what it taught, and the newest trajectories."""
+"""The first page: the five stages of the data's life, what needs a person, and what was learnt."""
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from nicegui import ui
 
 from stepwell.dashboard.charts import line, lines
 from stepwell.dashboard.frame import follow
-from stepwell.dashboard.reading.overview import NEWEST, Overview, read_overview
+from stepwell.dashboard.learning import SHOWN
+from stepwell.dashboard.reading.overview import NEWEST, Overview, Problem, Stage, read_overview
+from stepwell.dashboard.reading.updates import AXES, REWARD_METRIC, UpdateLog, curve
 from stepwell.dashboard.visit import Visit
-from stepwell.dashboard.widgets import LONG_CELL, STATUS_CELL, TRAJECTORY_CELL, Tile, heading
-from stepwell.pool.base import PoolStats, TrajectorySummary
+from stepwell.dashboard.widgets import LONG_CELL, STATUS_CELL, TRAJECTORY_CELL, heading
+from stepwell.pool.base import TrajectorySummary
 
 _EMPTY: Final = """\
 Nothing has been collected yet. Point an agent's base URL at the gateway (`stepwell serve`), and each of its calls \
 appears here as a step; or run `stepwell demo` to watch a small model learn.
 """
-
-_TILES: Final = ("Groups", "Trajectories", "Steps", "Tokens sampled", "Policy version")
 
 _COLUMNS: Final[list[dict[str, Any]]] = [
     {"name": "id", "label": "Trajectory", "field": "id", "align": "left"},
@@ -33,27 +32,18 @@ _COLUMNS: Final[list[dict[str, Any]]] = [
     {"name": "opened", "label": "Opened", "field": "opened"},
 ]
 
-_FIDELITY_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "model", "label": "Model", "field": "model", "align": "left"},
-    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "extended", "label": "Extended", "field": "extended"},
-    {"name": "client", "label": "Forked by the client", "field": "client"},
-    {"name": "template", "label": "By the template", "field": "template"},
-    {"name": "tokenizer", "label": "By the tokenizer", "field": "tokenizer"},
-    {"name": "side", "label": "Side calls", "field": "side"},
-    {"name": "drift", "label": "Drift", "field": "drift"},
-]
-
-_X: Final = "policy version"
+_CURVES: Final = (
+    (REWARD_METRIC, "Mean reward of each update"),
+    ("staleness_mean", "Staleness: updates between sampling and training"),
+)
 
 
 async def build(parent: ui.column, visit: Visit, _: Mapping[str, str]) -> None:
     """The page."""
-    view = OverviewView(parent, visit)
+    view, log = OverviewView(parent, visit), UpdateLog()
 
     async def show() -> None:
-        view.show(await asyncio.to_thread(read_overview, visit.pool))
+        view.show(await asyncio.to_thread(read_overview, visit.pool, log), log)
 
     await follow(visit, show)
 
@@ -64,18 +54,18 @@ class OverviewView:
     def __init__(self, parent: ui.column, visit: Visit) -> None:
         """Build them, empty, in `parent`."""
         self._visit = visit
+        self._problems_shown: tuple[Problem, ...] | None = None
         with parent:
             self._empty = ui.card().classes("w-full")
             with self._empty:
                 ui.markdown(_EMPTY)
+            with ui.element("ol").classes("sw-flow"):
+                self._stages = [_StageCard() for _ in range(5)]
+            with ui.card().classes("w-full gap-2") as self._problem_card:
+                heading("What needs a person")
+                self._problems = ui.column().classes("w-full gap-1")
             with ui.row().classes("w-full gap-4 items-stretch"):
-                self._tiles = {name: Tile(name) for name in _TILES}
-            with ui.card().classes("w-full") as self._curve_card:
-                heading("Mean reward of each update")
-                self._chart = ui.echart(lines([], _X)).classes("w-full h-64")
-            with ui.card().classes("w-full") as self._fidelity_card:
-                heading("Do prompts go on from what was sampled?")
-                self._fidelity = ui.table(rows=[], columns=_FIDELITY_COLUMNS).props("flat dense").classes("w-full")
+                self._charts = [_Chart(metric, title) for metric, title in _CURVES]
             with ui.card().classes("w-full") as self._table_card:
                 self._count = heading("")
                 self._table = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense").classes("w-full")
@@ -83,35 +73,74 @@ class OverviewView:
                 self._table.add_slot("body-cell-task", LONG_CELL)
                 self._table.add_slot("body-cell-status", STATUS_CELL)
 
-    def show(self, overview: Overview) -> None:
+    def show(self, overview: Overview, log: UpdateLog) -> None:
         """Fill in what was read."""
         stats = overview.stats
         self._empty.set_visibility(stats.trajectories == 0)
         self._table_card.set_visibility(stats.trajectories > 0)
-        for name, (value, detail) in _figures(stats).items():
-            self._tiles[name].show(value, detail)
-        self._curve_card.set_visibility(bool(overview.curves))
-        self._chart.options.clear()
-        self._chart.options.update(lines([line(curve.run, curve.points) for curve in overview.curves], _X))
-        self._chart.update()
-        self._fidelity_card.set_visibility(bool(overview.fidelity))
-        self._fidelity.rows = [{**asdict(line), "drift": f"{line.drift:.1%}"} for line in overview.fidelity]
+        for card, stage in zip(self._stages, overview.stages, strict=True):
+            card.show(stage)
+        self._problem_card.set_visibility(stats.trajectories > 0)
+        self._show_problems(overview.problems)
+        for chart in self._charts:
+            chart.show(log)
         more = stats.trajectories > NEWEST
         self._count.text = f"The newest {NEWEST} of {stats.trajectories:,} trajectories" if more else "Trajectories"
         self._table.rows = [_row(summary, self._visit) for summary in overview.newest]
 
+    def _show_problems(self, problems: tuple[Problem, ...]) -> None:
+        if problems == self._problems_shown:  # a line that one is about to click must not move for nothing
+            return
+        self._problems_shown = problems
+        self._problems.clear()
+        with self._problems:
+            for problem in problems:
+                with ui.row().classes("items-start no-wrap gap-2 w-full"):
+                    icon, colour = ("error", "text-negative") if problem.urgent else ("info", "sw-quiet")
+                    ui.icon(icon).classes(f"{colour} text-lg").props("aria-hidden=true")
+                    ui.link(problem.what, problem.path).classes("sw-text")
+            if not problems:
+                ui.label("Nothing: groups become ready, nothing drifts, nobody waits.").classes("sw-quiet")
 
-def _figures(stats: PoolStats) -> dict[str, tuple[str, str]]:
-    """(figure, detail) of each tile."""
-    by_status = ", ".join(f"{count:,} {status}" for status, count in stats.trajectories_by_status if count)
-    figures = (
-        (f"{stats.groups:,}", f"{stats.groups_ready:,} ready"),
-        (f"{stats.trajectories:,}", by_status or "none yet"),
-        (f"{stats.steps:,}", f"{stats.trajectories_rewarded:,} trajectories rewarded"),
-        (f"{stats.response_tokens:,}", f"after {stats.prompt_tokens:,} of prompt"),
-        (f"{stats.policy_version:,}", f"{stats.updates:,} updates"),
-    )
-    return dict(zip(_TILES, figures, strict=True))
+
+class _StageCard:
+    """A stage in figures; all of it leads to the stage's page."""
+
+    def __init__(self) -> None:
+        with ui.element("li"):
+            self._link = ui.link(target="/").classes("sw-stage")
+        with self._link:
+            self._name = ui.label().classes("text-sm sw-quiet")
+            with ui.row().classes("items-baseline gap-1"):
+                self._figure = ui.label().classes("text-2xl font-semibold")
+                self._unit = ui.label().classes("text-sm")
+            self._details = [ui.label().classes("text-xs sw-quiet") for _ in range(3)]
+
+    def show(self, stage: Stage) -> None:
+        """Fill it."""
+        self._link.props(f'href="{stage.path}"')
+        self._name.text, self._figure.text, self._unit.text = stage.name, stage.figure, stage.unit
+        for label, detail in zip(self._details, (*stage.details, "", ""), strict=False):
+            label.text = detail
+
+
+class _Chart:
+    """A metric of all runs over their policy versions."""
+
+    def __init__(self, metric: str, title: str) -> None:
+        self._metric = metric
+        with ui.card().classes("sw-chart") as self._card:
+            heading(title)
+            self._chart = ui.echart(lines([], AXES["version"])).classes("w-full h-64")
+
+    def show(self, log: UpdateLog) -> None:
+        """Draw it; a metric that no run has measured is not there."""
+        curves = [curve(run, log.of(run), self._metric, "version") for run in log.runs[:SHOWN]]
+        drawn = [line(one.name, one.points) for one in curves if one.points]
+        self._card.set_visibility(bool(drawn))
+        self._chart.options.clear()
+        self._chart.options.update(lines(drawn, AXES["version"]))
+        self._chart.update()
 
 
 def _row(summary: TrajectorySummary, visit: Visit) -> dict[str, object]:

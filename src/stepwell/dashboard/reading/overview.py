@@ -1,26 +1,47 @@
-"""What the first page shows: counts, learning curves, and the newest trajectories."""
+"""What the first page shows: the five stages in figures, what needs a person, and the newest trajectories."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
+from stepwell.curation.selection import Selection
+from stepwell.dashboard.reading.updates import UpdateLog
+from stepwell.errors import NoProducer
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
 from stepwell.pool.fidelity import Fidelity, fidelity
-from stepwell.types import UpdateInfo
+from stepwell.pool.lease import Consumption, HeldLease
 
-NEWEST: Final = 50
+NEWEST: Final = 20
 """Trajectories that the overview lists."""
 
-REWARD_METRIC: Final = "reward_mean"
-"""The metric of an update that the learning curve shows: mean reward of its trajectories."""
+LATELY: Final = 900.0
+"""Seconds over which rates are taken."""
+_LONG: Final = 3600.0  # seconds after which an open trajectory is a question
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """The learning curve of one training run."""
+class Stage:
+    """One of the five stages."""
 
-    run: str
-    points: tuple[tuple[int, float], ...]
-    """(policy version, mean reward), oldest first."""
+    name: str
+    path: str
+    figure: str
+    unit: str
+    """What the figure counts."""
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should look at."""
+
+    what: str
+    path: str
+    """Of the page where one can."""
+    urgent: bool
+    """Whether it stops or spoils training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +49,162 @@ class Overview:
     """The first page."""
 
     stats: PoolStats
-    curves: tuple[Curve, ...]
+    stages: tuple[Stage, ...]
+    problems: tuple[Problem, ...]
+    """The urgent ones first."""
     newest: tuple[TrajectorySummary, ...]
     """At most `NEWEST`, newest first."""
-    fidelity: tuple[Fidelity, ...]
-    """Drift, per model and agent that called."""
 
 
-def read_overview(pool: Pool) -> Overview:
-    """Counts, curves and the newest trajectories."""
-    newest = tuple(summary for _, summary in pool.trajectories(limit=NEWEST))
-    lines = tuple(fidelity(pool.forks()))
-    return Overview(stats=pool.stats(), curves=_curves(pool.updates()), newest=newest, fidelity=lines)
+def read_overview(pool: Pool, log: UpdateLog, now: float | None = None) -> Overview:
+    """Everything, as of `now`, a Unix time in seconds; None: this moment. Brings `log` up to date. Raises PoolError."""
+    log.read(pool)
+    now = time.time() if now is None else now
+    stats, drift = pool.stats(), fidelity(pool.forks())
+    consumers, held = pool.consumption(), pool.held()
+    problems = [
+        *_missing_producers(pool, consumers),
+        *_expired(held, now),
+        *_groups(pool, stats),
+        *_failures(pool, now),
+        *_drifting(drift),
+        *_lingering(pool, now),
+        *_unrewarded(stats),
+    ]
+    return Overview(
+        stats=stats,
+        stages=(
+            _collection(pool, stats, now),
+            _representation(stats, drift),
+            _curation(pool),
+            _optimisation(stats, log),
+            _consumption(stats, consumers),
+        ),
+        problems=tuple(sorted(problems, key=lambda problem: not problem.urgent)),
+        newest=tuple(summary for _, summary in pool.trajectories(limit=NEWEST)),
+    )
 
 
-def _curves(updates: list[UpdateInfo]) -> tuple[Curve, ...]:
-    points: dict[str, list[tuple[int, float]]] = {}
-    for update in updates:
-        reward = dict(update.metrics).get(REWARD_METRIC)
-        if reward is not None:
-            points.setdefault(update.run, []).append((update.policy_version, reward))
-    return tuple(Curve(run, tuple(run_points)) for run, run_points in points.items())
+def _collection(pool: Pool, stats: PoolStats, now: float) -> Stage:
+    lately = pool.activity(now - LATELY, now, parts=1)
+    steps = sum(interval.steps for interval in lately.intervals)
+    opened = sum(arrivals.trajectories for arrivals in lately.arrivals)
+    rate = f"{steps / (LATELY / 60):,.1f} steps a minute lately"
+    return Stage(
+        "Collection",
+        "/collection",
+        f"{stats.trajectories:,}",
+        "trajectories",
+        (rate, f"{opened:,} opened in 15 minutes", f"{lately.open:,} open now"),
+    )
+
+
+def _representation(stats: PoolStats, drift: list[Fidelity]) -> Stage:
+    steps = sum(line.steps for line in drift)
+    forked = sum(line.template + line.tokenizer for line in drift)
+    share = f"{forked / steps:.1%} of calls drifted" if steps else "no calls through a gateway"
+    tokens = f"{stats.response_tokens:,} tokens sampled"
+    return Stage("Representation", "/representation", f"{stats.steps:,}", "steps", (tokens, share))
+
+
+def _curation(pool: Pool) -> Stage:
+    accepted, rejected = (pool.count(Selection(verdicts=(verdict,))) for verdict in ("accept", "reject"))
+    saved, datasets = len(pool.selections()), len({info.name for info in pool.datasets()})
+    return Stage(
+        "Curation",
+        "/curation",
+        f"{accepted + rejected:,}",
+        "verdicts",
+        (f"{accepted:,} accepted, {rejected:,} rejected", f"{saved:,} selections, {datasets:,} datasets"),
+    )
+
+
+def _optimisation(stats: PoolStats, log: UpdateLog) -> Stage:
+    ratio = next((dict(update.metrics).get("tree_ratio") for update in log.newest(1)), None)
+    merged = "no update has said yet what merging saved" if ratio is None else f"{ratio:.0%} of tokens computed"
+    return Stage("Optimisation", "/optimisation", f"{stats.groups_ready:,}", "groups ready", (merged,))
+
+
+def _consumption(stats: PoolStats, consumers: list[Consumption]) -> Stage:
+    held = sum(consumer.held for consumer in consumers)
+    names = len({consumer.consumer for consumer in consumers})
+    return Stage(
+        "Consumption",
+        "/consumption",
+        f"{stats.policy_version:,}",
+        "policy version",
+        (f"{stats.updates:,} updates", f"{names:,} consumers, {held:,} units held"),
+    )
+
+
+def _missing_producers(pool: Pool, consumers: list[Consumption]) -> Iterator[Problem]:
+    for consumer in sorted({consumer.consumer for consumer in consumers}):
+        try:
+            pool.require_producer(consumer)
+        except NoProducer as error:
+            yield Problem(f"Nothing new will come: {error}", "/consumption", urgent=True)
+            return
+
+
+def _expired(held: list[HeldLease], now: float) -> Iterator[Problem]:
+    for lease in held:
+        if lease.expires_at < now:
+            yield Problem(
+                f"The lease of {lease.consumer!r} on {lease.units:,} units has expired: did it die?",
+                "/consumption",
+                urgent=True,
+            )
+
+
+def _groups(pool: Pool, stats: PoolStats) -> Iterator[Problem]:
+    stuck = pool.refills()
+    if stuck:
+        lacking = sum(refill.missing for refill in stuck)
+        first = f"/representation?{urlencode({'group_ids': stuck[0].group_id})}"
+        yield Problem(
+            f"{len(stuck):,} groups cannot become ready: they lack {lacking:,} trajectories. The first is "
+            f"{stuck[0].group_id!r}",
+            first,
+            urgent=True,
+        )
+    if stats.groups_dropped:
+        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in stats.groups_dropped[:3])
+        yield Problem(f"Groups were dropped: {reasons}", "/consumption", urgent=False)
+
+
+def _failures(pool: Pool, now: float) -> Iterator[Problem]:
+    failures = pool.activity(now - _LONG, now, parts=1).failures
+    if failures:
+        why, most = failures[0]
+        total = sum(count for _, count in failures)
+        said = f"{total:,} trajectories failed in the last hour, {most:,} of them: {why or 'no reason given'}"
+        yield Problem(said, "/collection?window=1h", urgent=True)
+
+
+def _drifting(drift: list[Fidelity]) -> Iterator[Problem]:
+    for line in drift:
+        if line.drift > 0:
+            who = f"{line.model} with {line.agent}" if line.agent else line.model
+            yield Problem(
+                f"{line.template + line.tokenizer:,} calls of {who} do not go on from what was sampled: "
+                f"{line.drift:.1%} of those that should",
+                "/optimisation",
+                urgent=line.tokenizer > 0,
+            )
+
+
+def _lingering(pool: Pool, now: float) -> Iterator[Problem]:
+    old = Selection(statuses=("open",), verdicts=("accept", "clear", "reject"), created_before=now - _LONG)
+    if count := pool.count(old):
+        yield Problem(f"{count:,} trajectories have been open for over an hour", "/collection", urgent=False)
+
+
+def _unrewarded(stats: PoolStats) -> Iterator[Problem]:
+    by_status = dict(stats.trajectories_by_status)
+    ended = by_status.get("terminated", 0) + by_status.get("truncated", 0)
+    if (missing := ended - stats.trajectories_rewarded) > 0:
+        yield Problem(
+            f"{missing:,} of {ended:,} trajectories that ended have no reward, so nobody trains on them",
+            "/representation?statuses=terminated",
+            urgent=False,
+        )

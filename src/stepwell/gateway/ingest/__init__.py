@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
 from stepwell.errors import InvalidRequest
+from stepwell.gateway.admission import Admission
 from stepwell.gateway.callers import KEY_PREFIX
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body, described
@@ -62,6 +63,7 @@ class Ingest:
         self,
         context: Context,
         sessions: Sessions,
+        admission: Admission,
         meters: Meters,
         config: GatewayConfig,
         keys: KeyRing | None,
@@ -71,6 +73,7 @@ class Ingest:
         Args:
             context: The model that is served, and the pool.
             sessions: Told which trajectories somebody else wrote to.
+            admission: Asked before something new begins.
             meters: Count what becomes of items.
             config: Limits of bodies.
             keys: Mint the keys of sessions; None: keys that prove nothing.
@@ -78,7 +81,7 @@ class Ingest:
         self._pool = context.pool
         self._config = config
         self._keys = keys
-        self._intake = Intake(context, sessions)
+        self._intake = Intake(context, sessions, admission)
         self.endpoints = {
             f"/v1/{kind}": SubmitEndpoint(self._intake, meters, config, kind, wire)
             for kind, (wire, _) in _KINDS.items()
@@ -123,7 +126,9 @@ class Ingest:
     async def session(self, request: Request) -> Response:
         """Open a trajectory, and say how to call in it."""
         info = (await self._only(request, SessionWire)).record()
-        await self._intake.store([Submission(id=info.id, records=(info,))])
+        opened = [Submission(id=info.id, records=(info,))]
+        await self._intake.admit(opened)
+        await self._intake.store(opened)
         base = f"{str(request.base_url).rstrip('/')}/t/{info.id}"
         key = self._keys.session_key(info.id) if self._keys else KEY_PREFIX + info.id
         answer = SessionAnswer(

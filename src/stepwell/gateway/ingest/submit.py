@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stepwell.errors import Conflict, InvalidRecord, StepwellError
+from stepwell.gateway.admission import Admission
 from stepwell.gateway.config import GatewayConfig
 from stepwell.gateway.ingest.bodies import Body
 from stepwell.gateway.ingest.context import Context
@@ -22,8 +23,10 @@ from stepwell.gateway.problems import explain, logged, problem_json, problem_of,
 from stepwell.gateway.sessions import Sessions
 from stepwell.gateway.transport import CLIENT_CLOSED, ClientGone
 from stepwell.pool.base import Receipt
-from stepwell.types import Annotation, Record, Step, TrajectoryInfo
+from stepwell.types import Annotation, GroupInfo, Record, Step, TrajectoryInfo
 
+_OPENING: Final = ("groups", "trajectories")
+"""Kinds of items by which work begins; what else may open a trajectory tells of what has happened already."""
 _LONG_BODY: Final = 65_536
 """Bytes from which on a body is understood in a thread, so that streams are not held up."""
 
@@ -56,9 +59,10 @@ class Submission:
 class Intake:
     """Stores submissions, and tells the sessions which trajectories somebody else wrote to."""
 
-    def __init__(self, context: Context, sessions: Sessions) -> None:
-        """Check items against `context` and store them in its pool."""
+    def __init__(self, context: Context, sessions: Sessions, admission: Admission) -> None:
+        """Check items against `context` and store them in its pool, new work only if `admission` lets it begin."""
         self._context = context
+        self._admission = admission
         self._sessions = sessions
 
     def understood(self, wire: type[Item], item: object) -> Submission:
@@ -73,6 +77,11 @@ class Intake:
             return Submission(id=item_id, error=InvalidRecord(explain(error)))
         except StepwellError as error:
             return Submission(id=item_id, error=error)
+
+    async def admit(self, submissions: Sequence[Submission]) -> None:
+        """Before they are stored: work that begins with them may begin now. Raises RateLimited."""
+        if any(_begins(record) for item in submissions for record in item.all_records):
+            await self._admission.admit()
 
     async def store(self, submissions: Sequence[Submission]) -> Verdicts:
         """Store what is well formed; one verdict per item, in order, those of refused items included.
@@ -127,16 +136,24 @@ class SubmitEndpoint:
         await response(scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """The answer to a request. Raises as `Body.read`, `Body.items` and `Intake.store`."""
+        """The answer to a request. Raises as `Body.read`, `Body.items`, `Intake.admit` and `Intake.store`."""
         body = await Body.read(request, self._config)
         aside = self._wire.looks or body.size > _LONG_BODY
-        verdicts = await self._intake.store(await asyncio.to_thread(self._read, body) if aside else self._read(body))
+        items = await asyncio.to_thread(self._read, body) if aside else self._read(body)
+        if self._kind in _OPENING:
+            await self._intake.admit(items)
+        verdicts = await self._intake.store(items)
         for verdict in verdicts.results:
             self._meters.item_with(self._kind, verdict.error.code if verdict.error else verdict.status).inc()
         return told(verdicts)
 
     def _read(self, body: Body) -> list[Submission]:
         return [self._intake.understood(self._wire, item) for item in body.items(self._kind)]
+
+
+def _begins(record: Record) -> bool:
+    """Whether it opens work that does not belong to any that was let in before."""
+    return isinstance(record, GroupInfo) or (isinstance(record, TrajectoryInfo) and record.group_id is None)
 
 
 def _touched(records: Sequence[Record], receipts: Sequence[Receipt]) -> set[str]:

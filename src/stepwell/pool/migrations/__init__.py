@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from stepwell.errors import PoolError
 from stepwell.pool.schema import meta, metadata
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """All revisions of the schema, oldest first; one file in `versions/` each."""
 
 _UNVERSIONED: Final = 2  # the `schema_version` that pools of the first revision had before there was Alembic

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from stepwell.curation.selection import Selection
+from stepwell.pool import crediting
 from stepwell.pool.base import Fault
 from stepwell.pool.datasets import Frozen
 from stepwell.pool.frozen import Manifest
@@ -13,13 +14,14 @@ from stepwell.pool.schema import dataset_units, datasets, deliveries, frontiers,
 
 
 def faults(connection: sa.Connection) -> Iterator[Fault]:
-    """All faults of selections, datasets, deliveries and frontiers; none of them can be computed anew."""
+    """All faults of selections, datasets, deliveries, frontiers and credit; none of them can be computed anew."""
     for row in connection.execute(sa.select(selections)):
         if _broken(Selection, row.definition):
             yield _fault(row.name, "the selection's definition cannot be read; save it again")
     for row in connection.execute(sa.select(datasets)):
         yield from _dataset(connection, row)
     yield from _bookkeeping(connection)
+    yield from (_fault(run, message) for run, message in crediting.damaged(connection))
 
 
 def _dataset(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> Iterator[Fault]:

@@ -123,8 +123,8 @@ def _edited(entry: Entry, trajectory: Trajectory) -> Iterator[tuple[Step, tuple[
     for note in entry.notes:
         if note.kind == "feedback" and note.name == "edit":
             place = note.target_id if note.target == "step" else last[0].id if last else ""
-            edits[place] = (note.id, note.text)
-    return ((steps[place], edit) for place, edit in edits.items() if place in steps)
+            edits[place] = (note.id, note.text)  # an empty text takes an edit back
+    return ((steps[place], edit) for place, edit in edits.items() if place in steps and edit[1])
 
 
 def _pair(

@@ -1,0 +1,11 @@
+"""Every store in `conftest.STORES` obeys the laws."""
+
+from tests.pool.credit_laws import CreditLaws, HeldLaws
+
+
+class TestCredit(CreditLaws):
+    pass
+
+
+class TestHeld(HeldLaws):
+    pass
