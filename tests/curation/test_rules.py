@@ -1,4 +1,5 @@
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -127,3 +128,11 @@ def test_a_selection_is_read_from_yaml_and_a_mistake_in_a_rule_is_named(tmp_path
     file.write_text("rules:\n- use: repetitive\n")
     with pytest.raises(ConfigError, match="repetitive"):
         load_config(Selection, file)
+
+
+@pytest.mark.parametrize("rule", get_args(get_args(AnyRule)[0]))
+def test_a_selection_that_is_written_reads_back_the_same(rule: type) -> None:
+    minimal = {"score": {"part": "judge"}}.get(rule.model_fields["use"].default, {})
+    selection = Selection(min_reward=0.5, tags=("a",), rules=(rule(**minimal),))
+    assert Selection.model_validate(json.loads(json.dumps(selection.written()))) == selection
+    assert Selection().written() == {}

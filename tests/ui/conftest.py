@@ -1,5 +1,6 @@
 """A real browser on real pages: Debian's Chromium, driven by Playwright, on a server that the tests start."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -46,9 +47,12 @@ def serve(pool: Pool, port: int = 0, read_only: str = "") -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a process; each page has a context of its own."""
+    """One for all tests of a module; each page has a context of its own.
+
+    Not for the session: while Playwright runs, this thread has an event loop, and tests of coroutines want their own.
+    """
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine")
     expect.set_options(timeout=PATIENCE)
@@ -58,11 +62,30 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser's tests take long: all of them run under `make test-ui` alone, those marked `short` always."""
+    if os.environ.get("STEPWELL_UI"):
+        return
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent and item.get_closest_marker("short") is None:
+            item.add_marker(pytest.mark.skip(reason="a long test in a browser: make test-ui"))
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a pool of made-up work."""
+    path = tmp_path_factory.mktemp("made") / "pool.sqlite"
+    pool = SQLitePool.open(path)
+    fill(pool, SMALL)
+    pool.close()
+    return path
+
+
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[SQLitePool]:
+def pool(made: Path, tmp_path: Path) -> Iterator[SQLitePool]:
     """A pool of made-up work, which may be changed."""
+    shutil.copy(made, tmp_path / "pool.sqlite")
     with_work = SQLitePool.open(tmp_path / "pool.sqlite")
-    fill(with_work, SMALL)
     yield with_work
     with_work.close()
 

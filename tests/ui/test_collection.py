@@ -3,6 +3,7 @@
 import re
 import time
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from stepwell.dashboard.reading.collection import read_collection
@@ -36,6 +37,7 @@ def test_what_arrives_is_shown_while_one_looks(page: Page, pool: SQLitePool) -> 
     expect(page.get_by_role("row", name="all alike")).to_be_visible()
 
 
+@pytest.mark.short
 def test_an_open_session_is_followed_by_a_click(page: Page, pool: SQLitePool) -> None:
     pool.put(TrajectoryInfo(id="at-work"), make_step("at-work"))
     page.goto("/collection")

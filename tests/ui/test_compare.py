@@ -30,6 +30,7 @@ def two(pool: SQLitePool) -> None:
 
 
 @pytest.mark.usefixtures("two")
+@pytest.mark.short
 def test_ids_that_are_typed_are_compared_from_the_first_difference_on(page: Page) -> None:
     page.goto("/compare")
     page.get_by_label("Left trajectory").fill("one")

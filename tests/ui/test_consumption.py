@@ -3,6 +3,7 @@
 import re
 from urllib.parse import quote
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from stepwell.curation.selection import Selection
@@ -48,6 +49,7 @@ def test_a_new_update_appears_by_itself(page: Page, pool: SQLitePool) -> None:
     expect(page.get_by_role("link", name="77")).to_be_visible(timeout=PATIENCE)
 
 
+@pytest.mark.short
 def test_from_an_update_to_its_steps_and_to_a_trajectory(page: Page, pool: SQLitePool) -> None:
     trajectory = pool.trajectory("traj-0-0")
     lines = [

@@ -40,6 +40,7 @@ def name_it(page: Page, name: str) -> None:
     field.press("Enter")
 
 
+@pytest.mark.short
 def test_a_key_rejects_for_training_and_undo_brings_it_back(page: Page, pool: Pool) -> None:
     before = verdicts(pool, ONE)
     page.goto(judging(trajectory_ids=[ONE]))
@@ -144,6 +145,7 @@ def test_the_page_of_a_trajectory_judges_it_too(page: Page, pool: Pool) -> None:
     assert ONE in served(pool, "undone")
 
 
+@pytest.mark.short
 def test_two_people_judge_the_same_the_newest_holds_and_nothing_is_lost(
     page: Page, pool: Pool, browser: Browser, url: str
 ) -> None:
@@ -168,6 +170,7 @@ def test_two_people_judge_the_same_the_newest_holds_and_nothing_is_lost(
     context.close()
 
 
+@pytest.mark.short
 def test_a_selection_is_built_saved_leased_by_name_replaced_and_deleted(page: Page, pool: Pool) -> None:
     page.goto("/curation")
     page.get_by_label("Channel").fill("grpo-search")
@@ -208,6 +211,7 @@ def test_a_selection_is_built_saved_leased_by_name_replaced_and_deleted(page: Pa
     assert pool.selections() == []
 
 
+@pytest.mark.short
 def test_a_dataset_is_frozen_of_what_the_page_counted_and_leased_from(page: Page, pool: Pool) -> None:
     page.goto(f"/curation?{urlencode({'selection': json.dumps({'rules': [{'use': 'zero_advantage'}]})})}")
     page.get_by_role("button", name="Apply them to all").click()

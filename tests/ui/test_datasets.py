@@ -35,6 +35,7 @@ def test_a_version_is_chosen_compared_and_found_again_by_its_address(page: Page,
         page.reload()
 
 
+@pytest.mark.short
 def test_rows_are_downloaded_and_read_back_into_another_pool(page: Page, pool: Pool, tmp_path: Path) -> None:
     page.goto("/datasets?dataset=train@2")
     with page.expect_download() as download:

@@ -1,15 +1,84 @@
 """What all pages have: navigation, the viewer's zone, light and dark."""
 
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Browser, Page, expect
 
+from stepwell.cli.parts import mount_dashboard
+from stepwell.cli.serving import served
+from stepwell.gateway.app import create_app
+from stepwell.gateway.keys import KeyRing
 from stepwell.pool.store import SQLitePool
+from stepwell.types import Annotation, TrajectoryInfo
+from tests.fakes.engines import ScriptedEngine
+from tests.fakes.models import tiny_renderer
 
 
+@pytest.mark.short
 def test_times_are_in_the_viewers_zone(page: Page, pool: SQLitePool) -> None:
     info = pool.trajectory("traj-0-0").info
     page.goto("/trajectory/traj-0-0")
     there = datetime.fromtimestamp(info.created_at, UTC).astimezone(ZoneInfo("Asia/Kathmandu"))
     expect(page.get_by_text(f"{there:%Y-%m-%d %H:%M:%S}")).to_be_visible()
+
+
+@contextmanager
+def process(folder: Path, port: int) -> Iterator[None]:
+    """`stepwell dashboard` in a process of its own, killed at the end."""
+    command = [sys.executable, "-m", "stepwell", "dashboard", str(folder), "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert b"Dashboard of" in server.stdout.readline()
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.short
+def test_a_server_that_is_restarted_under_an_open_page_serves_it_again(
+    browser: Browser, pool: SQLitePool, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = browser.new_context(base_url=f"http://127.0.0.1:{port}", timezone_id="UTC")
+    page = context.new_page()
+    with process(tmp_path, port):
+        page.goto("/representation?statuses=failed")
+        expect(page.get_by_text("found, newest first")).to_be_visible()
+    pool.put(TrajectoryInfo(id="meanwhile"), Annotation.end("meanwhile", "failed", "while the server was away"))
+    with process(tmp_path, port):
+        expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    context.close()
+
+
+@pytest.mark.short
+def test_a_browser_logs_in_with_a_key_looks_and_logs_out(browser: Browser, pool: SQLitePool, tmp_path: Path) -> None:
+    keys = KeyRing.open(tmp_path / "keys.json")
+    key = keys.create("ana", ["trainer"])
+    app = create_app(ScriptedEngine(tiny_renderer("line")), tiny_renderer("line"), pool, keys=keys)
+    mount_dashboard(app, pool, {})
+    with served(app) as url:
+        context = browser.new_context(base_url=url, timezone_id="UTC")
+        page = context.new_page()
+        page.goto("/trajectory/traj-0-0")
+        page.get_by_label("API key").fill("swk_wrong_key")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_have_text("No such key.")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_text("it lacks the scope ingest")).to_be_visible()
+        assert page.url.endswith("/trajectory/traj-0-0")
+        page.get_by_role("link", name="Log out").click()
+        expect(page.get_by_label("API key")).to_be_visible()
+        context.close()

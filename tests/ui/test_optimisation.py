@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from stepwell.dashboard.icicle import Place
@@ -16,6 +17,7 @@ WHERE = re.compile(r"^Tokens [\d,]+ to .* rows$")
 """Heads what is told of the one segment that is looked at."""
 
 
+@pytest.mark.short
 def test_a_click_zooms_into_a_segment_and_the_way_back_leads_out_again(page: Page, pool: SQLitePool) -> None:
     forest = read_forest(pool, Choice(group=GROUP), Plan())
     leaf = forest.tree.segments[-1]

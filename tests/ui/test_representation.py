@@ -28,6 +28,7 @@ def choose(page: Page, field: str, *options: str) -> None:
     page.keyboard.press("Escape")
 
 
+@pytest.mark.short
 def test_words_are_searched_for_as_one_types(page: Page, pool: SQLitePool) -> None:
     page.goto("/representation")
     expect_results(page, expected(pool))

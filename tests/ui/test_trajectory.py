@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from stepwell.dashboard.pages.trajectory.steps import AT_ONCE
@@ -24,6 +25,7 @@ def at(page: Page, index: int) -> None:
     expect(page).to_have_url(re.compile(f"[?&]step={index}(&|$)"))
 
 
+@pytest.mark.short
 def test_keys_go_from_step_to_step(page: Page, pool: SQLitePool) -> None:
     long_one(pool)
     page.goto("/trajectory/long?step=1")

@@ -23,6 +23,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "serve": "stepwell serve --model smollm2-135m --port 8000",
     "run": "stepwell run --gateway http://127.0.0.1:8000 --tasks 8",
     "train": "stepwell train lookup learner.lr=3e-4",
+    "up": "stepwell up cluster.yaml",
     "eval": "stepwell eval lookup --run runs/latest --samples 4 --k 1 --k 4",
     "worker": "stepwell worker --run runs/latest --gateway http://127.0.0.1:8000 --model lookup",
     "dashboard": "stepwell dashboard runs/latest",

@@ -1,6 +1,7 @@
 """`stepwell pool verdict|tag|note|select|dataset`: what people decide about stored data."""
 
 import dataclasses
+import json
 from typing import Annotated, Literal
 
 import typer
@@ -82,7 +83,7 @@ def select(
         elif where or chosen:
             opened.save_selection(name, selection_of(opened, chosen, where))
         elif name:
-            typer.echo(opened.selection(name).model_dump_json(indent=2, exclude_defaults=True))
+            typer.echo(json.dumps(opened.selection(name).written(), indent=2, ensure_ascii=False))
         else:
             for saved in opened.selections():
                 typer.echo(saved)

@@ -1,7 +1,7 @@
 """`stepwell train`: run a recipe, or go on with a run that was interrupted."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -60,19 +60,18 @@ def train(
     if preset and algorithm:
         raise InvalidRequest("a preset names its algorithm: give --preset or --algorithm, not both")
     chosen = load_preset(preset).overrides if preset else []
-    recipe, folder = _what_to_run(arguments or [], resume, folder, [*chosen, *_used(algorithm)])
+    recipe, folder = what_to_run(arguments or [], resume, folder, [*chosen, *_used(algorithm)])
     if dry_run:
         show_outlook(console, outlook(recipe, folder))
         return
     profiled = UpdateProfile(folder / TRACE_FILE) if profile else None
-    _train(console, recipe, folder, port, profiled)
-    if profiled is not None:
-        console.print(profiled.told(), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
-    console.print(f"serve it: stepwell serve --run {folder}")
+    train_in_view(console, recipe, folder, port, f"stepwell train --resume {folder}", profiled)
 
 
-def _train(console: Console, recipe: RecipeConfig, folder: Path, port: int, profile: UpdateProfile | None) -> None:
+def train_in_view(
+    console: Console, recipe: RecipeConfig, folder: Path, port: int, again: str, profile: UpdateProfile | None = None
+) -> None:
+    """Train, show how far it is, and say where the results are, or, where it was interrupted, that `again` goes on."""
     display = Display(console)
     told = (display,) if profile is None else (profile, display)
 
@@ -95,8 +94,12 @@ def _train(console: Console, recipe: RecipeConfig, folder: Path, port: int, prof
             plot_curves(folder / "curve.png", [(recipe.name, run.served.pool.updates(recipe.name))])
     except KeyboardInterrupt:
         if (folder / RECIPE_FILE).exists():
-            console.print(f"stopped; go on with: stepwell train --resume {folder}", highlight=False)
+            console.print(f"stopped; go on with: {again}", highlight=False)
         raise
+    if profile is not None:
+        console.print(profile.told(), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"done: weights in {folder}/model, curve in {folder}/curve.png")
+    console.print(f"serve it: stepwell serve --run {folder}")
 
 
 def _list_algorithms(console: Console) -> None:
@@ -117,9 +120,14 @@ def _used(algorithm: str | None) -> list[str]:
     return [] if algorithm is None else [f"algorithm.use={algorithm}"]
 
 
-def _what_to_run(
-    arguments: list[str], resume: Path | None, folder: Path | None, chosen: list[str]
+def what_to_run(
+    arguments: Sequence[str], resume: Path | None, folder: Path | None, chosen: Sequence[str] = ()
 ) -> tuple[RecipeConfig, Path]:
+    """The recipe, with its settings on top of those `chosen` before, and the folder of its run.
+
+    Raises:
+        InvalidRequest: not one recipe was named, or the folder holds another run.
+    """
     files = [a for a in arguments if "=" not in a]
     overrides = [*chosen, *(a for a in arguments if "=" in a)]
     if resume is not None:

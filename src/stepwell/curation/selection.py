@@ -1,7 +1,7 @@
 """A selection: which trajectories and groups are wanted. It is data, so it can be saved, sent and shown."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -65,6 +65,12 @@ class Selection(Config):
 
     rules: tuple[AnyRule, ...] = ()
     """What is left out because of its quality; in this order."""
+
+    def written(self) -> dict[str, Any]:
+        """What it asks for, as JSON values, without what is as it would be anyway; `model_validate` reads it back."""
+        values = self.model_dump(mode="json", exclude={"rules"}, exclude_defaults=True)
+        rules = [{"use": rule.use, **rule.model_dump(mode="json", exclude_defaults=True)} for rule in self.rules]
+        return values | ({"rules": rules} if rules else {})
 
     def sift(self, trajectories: Sequence[Trajectory]) -> list[str]:
         """Why each of the trajectories of a unit is left out by a rule; empty for those that stay."""

@@ -12,8 +12,8 @@ from stepwell.errors import PoolError
 
 REFRESH: Final = 1.5
 """Seconds between two looks at the pool's cursor."""
-REST: Final = 9.0
-"""A page that is slow to show rests for so many times as long: it takes at most a tenth of a core."""
+REST: Final = 30.0
+"""A page that is slow to show rests for so many times as long: five open tabs take a sixth of a core at most."""
 
 _STYLE: Final = """
 .sw-page { max-width: 1280px; margin: 0 auto; width: 100%; }
@@ -22,7 +22,8 @@ _STYLE: Final = """
 .sw-tokens { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; line-height: 1.7; }
 .sw-tokens span { border-radius: 3px; }
 .sw-tokens span:hover { outline: 1px solid currentColor; }
-.sw-nav a { color: inherit !important; text-decoration: none; padding: 4px 10px; border-radius: 6px; white-space: nowrap; }
+.sw-nav a { color: inherit !important; text-decoration: none; padding: 4px 10px; border-radius: 6px;
+  white-space: nowrap; }
 .sw-nav a:hover, .sw-nav a:focus-visible { background: rgba(128, 128, 128, 0.18); }
 .sw-nav a[aria-current=page] { background: rgba(128, 128, 128, 0.25); font-weight: 600; }
 .sw-nav { overflow-x: auto; }
@@ -44,8 +45,9 @@ _STYLE: Final = """
   .body--light .text-orange-8 { color: #a34a00 !important; }
   .body--light .text-grey { color: #5c6066 !important; }
   .body--dark .text-negative { color: #ff8a80 !important; }
+  .body--dark .bg-primary, .body--dark .bg-primary .block { color: #000 !important; }
 }
-.nicegui-link:not(.text-inherit) { color: var(--q-primary); }
+.nicegui-link:not(.text-inherit), .nicegui-markdown a { color: var(--q-primary); }
 .body--dark { color-scheme: dark; }
 :focus-visible { outline: 2px solid #5898d4; outline-offset: 1px; }
 """

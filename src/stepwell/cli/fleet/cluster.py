@@ -1,6 +1,7 @@
 """Players as actors of a Ray cluster. The optional package is imported here, so whoever imports this may lack it."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -15,28 +16,34 @@ from stepwell.cli.fleet.actor import PlayerActor
 from stepwell.cli.fleet.jobs import TOLD, Job, Told
 from stepwell.cli.fleet.post import Posting
 from stepwell.cli.fleet.server import LOOPBACK
+from stepwell.errors import ConfigError, Unavailable
 
 _FAREWELL: Final = 10.0
 """Seconds that a player has to record that what he plays is cancelled."""
 _STORE: Final = 128 * 2**20
 """Bytes for objects, of a cluster of our own: what players tell is small."""
+_GRACE: Final = 30.0
+"""Seconds after which it is asked whether somebody who has no place in the cluster yet can have one at all."""
+_log: Final = logging.getLogger(__name__)
 
 
 class Actor:
     """See `stepwell.cli.fleet.life.Life`."""
 
-    def __init__(self, actor: Any) -> None:
-        """A handle of a `PlayerActor`."""
+    def __init__(self, actor: Any, players: int) -> None:
+        """A handle of a `PlayerActor`, one of so many."""
         self._actor = actor
+        self._players = players
         self._lines = actor.tell.options(num_returns="streaming").remote()
+        self._sending: set[asyncio.Task[None]] = set()
         self._pid = 0
-        self._cause = "its stream ended"
+        self._cause = ""
 
     @classmethod
-    async def begin(cls, posting: Posting) -> Self:
+    async def begin(cls, posting: Posting, players: int) -> Self:
         """Ask for one, on the node that has most room; it is there once Ray has found a place."""
         made = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(PlayerActor)
-        return cls(made.remote(posting))
+        return cls(made.remote(posting), players)
 
     @property
     def pid(self) -> int:
@@ -45,31 +52,69 @@ class Actor:
 
     def send(self, job: Job) -> None:
         """See `Life`."""
-        self._actor.take.remote(msgspec.json.encode(job))
+        task = asyncio.create_task(self._send(msgspec.json.encode(job)))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, job: bytes) -> None:
+        try:
+            await self._actor.take.remote(job)
+        except RayError as error:  # a job that was not taken is never told of
+            self._over(error)
 
     async def told(self) -> AsyncIterator[Told]:
-        """See `Life`."""
+        """See `Life`. Raises ConfigError where the cluster cannot have so many players."""
         try:
-            self._pid = await self._actor.pid.remote()
+            self._pid = await self._placed()
             async for line in self._lines:
                 yield TOLD.decode(await line)
         except RayError as error:
-            self._cause = str(error).strip().splitlines()[-1]
+            self._over(error)
         finally:  # one who plays on where nobody listens would keep the place of the next
             self._pid = 0
-            with suppress(RayError):
-                ray.kill(self._actor)
+            self._kill()
+
+    async def _placed(self) -> int:
+        """His process, once Ray has found a place for him."""
+        begun = asyncio.ensure_future(self._actor.pid.remote())
+        try:
+            while not (await asyncio.wait({begun}, timeout=_GRACE))[0]:
+                await asyncio.to_thread(_check_room, self._players)
+            return int(await begun)
+        finally:
+            begun.cancel()
+
+    def _over(self, error: RayError) -> None:
+        self._cause = self._cause or (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(RayError):
+            ray.kill(self._actor)
 
     async def cause(self) -> str:
         """See `Life`."""
-        return self._cause
+        return self._cause or "its stream ended"
 
     async def end(self) -> None:
         """See `Life`."""
         self._actor.leave.remote()
         with suppress(RayError, TimeoutError):
             await asyncio.wait_for(self._lines.completed(), _FAREWELL)
-        ray.kill(self._actor)
+        self._kill()
+
+
+def _check_room(players: int) -> None:
+    """Who waits for a CPU that is in use says so; who waits for one that there is not would do so for ever."""
+    total, free = (int(room.get("CPU", 0)) for room in (ray.cluster_resources(), ray.available_resources()))
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    if total < players:
+        raise ConfigError(
+            f"the cluster has {total} CPUs on {nodes} nodes, and {players} players are to have one each: set "
+            f"rollout.workers={max(total, 1)}, or add nodes (`ray start --address=…`)"
+        )
+    if not free:
+        _log.warning("a player waits: all %s CPUs of the cluster are in use, or their players only start", total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +128,11 @@ class Cluster:
 
 @contextmanager
 def joined(players: int) -> Iterator[Cluster]:
-    """The cluster that runs (RAY_ADDRESS, or one on this machine), or else one of our own with room for `players`."""
+    """The cluster that runs (RAY_ADDRESS, or one on this machine), or else one of our own with room for `players`.
+
+    Raises:
+        Unavailable: RAY_ADDRESS names one that cannot be reached.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a training run reports to nobody
     if ray.is_initialized():
         yield _seen()
@@ -91,7 +140,9 @@ def joined(players: int) -> Iterator[Cluster]:
     try:
         ray.init(address="auto", logging_level="warning")
         own = False
-    except ConnectionError:
+    except ConnectionError as error:
+        if named := os.environ.get("RAY_ADDRESS"):
+            raise Unavailable(f"no Ray cluster at RAY_ADDRESS={named}: start it, or unset that") from error
         ray.init(
             address="local",
             num_cpus=players,

@@ -104,6 +104,7 @@ def ray(plan: Plan) -> Iterator[Staff]:
 
     Raises:
         MissingDependency: Ray is not installed.
+        Unavailable: RAY_ADDRESS names a cluster that cannot be reached.
         InvalidRequest: as for `local`; or the nodes are several machines, and the pool a file of one.
     """
     try:
@@ -132,7 +133,7 @@ def ray(plan: Plan) -> Iterator[Staff]:
                     key=server.player_key,
                     pool=pool,
                 )
-                return await cluster.Actor.begin(posting)
+                return await cluster.Actor.begin(posting, rollout.workers)
 
             yield _staff(plan, server, begin)
 

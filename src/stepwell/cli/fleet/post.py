@@ -93,7 +93,7 @@ class Post:
             made = await self._made(job)
         except StepwellError as error:
             self._tell(Failed(job.job, type(error).__name__, str(error)))
-        except Exception as error:  # of an environment, say: the run must hear of it
+        except (Exception, SystemExit) as error:  # of an environment, say: the run must hear of it
             self._tell(Failed(job.job, "EnvironmentFailed", f"{type(error).__name__}: {error}"))
         else:
             self._tell(Done(job.job, made))

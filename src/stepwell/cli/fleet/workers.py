@@ -176,6 +176,8 @@ class _Worker:
     async def _live(self, life: Life) -> None:
         try:
             await self._lives(life)
+        except StepwellError as error:  # there cannot be one
+            self._give_up(str(error))
         except Exception as error:  # nobody else would hear of it, and the run would wait for ever
             _log.exception("a worker could not be followed")
             self._give_up(f"a worker could not be followed: {error!r}")

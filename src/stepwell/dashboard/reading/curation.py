@@ -144,9 +144,7 @@ def next_of(pool: Pool, selection: Selection, before: int | None) -> tuple[int, 
 
 def written(selection: Selection) -> str:
     """A selection as it is in a deep link: JSON of what is not as by default; empty for the default."""
-    values = selection.model_dump(mode="json", exclude={"rules"}, exclude_defaults=True)
-    rules = [{"use": rule.use, **rule.model_dump(mode="json", exclude_defaults=True)} for rule in selection.rules]
-    values |= {"rules": rules} if rules else {}
+    values = selection.written()
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")) if values else ""
 
 

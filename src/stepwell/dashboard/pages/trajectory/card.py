@@ -47,7 +47,7 @@ class StepCard:
             _turn(turn)
         with ui.card().classes("w-full gap-2 sw-step").props(f"tabindex=-1 data-step={step.index}"):
             with ui.row().classes("items-baseline gap-x-3 gap-y-0"):
-                ui.label(f"Step {step.index}").classes("font-medium").props('role="heading" aria-level="2"')
+                ui.label(f"Step {step.index}").classes("font-medium").props('role="heading" aria-level="3"')
                 ui.label(_facts(step)).classes("text-sm sw-quiet")
             with ui.row().classes("items-center gap-x-3 gap-y-1 text-sm"):
                 self._reward = ui.label()

@@ -15,7 +15,7 @@ def summary(head: Head, visit: Visit, judge: Judge) -> None:
     found, info = head.summary, head.summary.info
     with ui.card().classes("w-full gap-2"):
         with ui.row().classes("items-center gap-3 w-full"):
-            ui.label(info.id).classes("text-lg font-medium sw-text").props('role="heading" aria-level="1"')
+            ui.label(info.id).classes("text-lg font-medium sw-text").props('role="heading" aria-level="2"')
             status_badge(found.status)
             if found.status == "open":
                 ui.badge("live: new steps appear below", color="primary").props("outline")
