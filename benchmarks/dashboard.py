@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that it also runs when it is imported as benchmarks.dashboard
-from dashboard_load import fill
+
 from pool_load import BATCH, groups, ingest, timed
 from report import Row, main
 
+from stepwell.cli.invented import fill
 from stepwell.cli.serving import served
 from stepwell.curation.selection import Selection
 from stepwell.dashboard.mounting import mount

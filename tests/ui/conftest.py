@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from benchmarks.dashboard_load import fill
+from stepwell.cli.invented import fill
 from stepwell.cli.serving import served
 from stepwell.dashboard.mounting import mount
 from stepwell.dashboard.visit import Desk, Visitor

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from benchmarks.dashboard_load import fill
+from stepwell.cli.invented import fill
 from stepwell.dashboard.pages import PAGES
 from stepwell.pool.store import SQLitePool
 from tests.dashboard.records import small_pool

@@ -29,11 +29,11 @@ def dashboard(
     serve_dashboard(Path(pool) / POOL_FILE if Path(pool).is_dir() else pool, host=host, port=port)
 
 
-def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+def serve_dashboard(pool: str | Path, *, host: str = "127.0.0.1", port: int = 0, may_write: bool = False) -> None:
     """Serve until Ctrl-C. Tokens of the runs in the pool's folder are shown as text, others as ids."""
-    app = FastAPI(openapi_url=None)
-    with open_pool(pool, read_only=True) as opened:
-        if not mount_dashboard(app, opened, _decoders(Path(pool).parent), may_write=False, folder=Path(pool).parent):
+    app, folder = FastAPI(openapi_url=None), Path(pool).parent
+    with open_pool(pool, read_only=not may_write) as opened:
+        if not mount_dashboard(app, opened, _decoders(folder), may_write=may_write, folder=folder):
             raise MissingDependency("the dashboard needs NiceGUI: pip install 'stepwell[dashboard]'")
         with served(app, host, port) as url:
             typer.echo(f"Dashboard of {without_password(pool)}: {url}/   (Ctrl-C ends it)")

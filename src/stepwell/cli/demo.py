@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -16,7 +17,8 @@ from rich.console import Console
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.dashboard import serve_dashboard
 from stepwell.cli.evaluation import evaluate_once
-from stepwell.cli.parts import POOL_FILE
+from stepwell.cli.invented import fill
+from stepwell.cli.parts import POOL_FILE, open_pool
 from stepwell.cli.plots import plot_curves
 from stepwell.cli.progress import Display
 from stepwell.cli.recipes import find_recipe
@@ -32,6 +34,7 @@ from stepwell.rollout.episode import Episode
 from stepwell.trainer.collate import MicroBatch
 from stepwell.types import TokenSource, UpdateInfo
 
+_INVENTED: Final = 3_000  # steps
 LANGUAGE_MODEL: Final = "searchqa_smollm2"
 SMALL: Final = "lookup"
 RATIO_TOLERANCE: Final = 1e-3
@@ -42,9 +45,15 @@ def demo(
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted demo.")] = None,
     port: Annotated[int, typer.Option(help="Port of gateway and dashboard; 0 takes a free one.")] = 0,
     wait: Annotated[bool, typer.Option(help="At the end, on a terminal, keep the dashboard up until Ctrl-C.")] = True,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Train nothing: the dashboard of a made-up pool, to look at and to try.")
+    ] = False,
 ) -> None:
     """Train on real questions and on a tiny task through gateway, pool and trainer, and say what came of it."""
     console = Console()
+    if dashboard:
+        _show_invented(port)
+        return
     if resume is not None and not resume.is_dir():
         raise NotFound(f"there is no demo in {resume}")
     folder = resume or fresh_folder(Path("runs"), "demo")
@@ -57,6 +66,14 @@ def demo(
     _summarise(console, folder, parts)
     if wait and console.is_terminal:
         serve_dashboard(folder / POOL_FILE, port=port)
+
+
+def _show_invented(port: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / POOL_FILE
+        with open_pool(path, make=True) as pool:
+            fill(pool, _INVENTED)
+        serve_dashboard(path, port=port, may_write=True)
 
 
 class _Witness:

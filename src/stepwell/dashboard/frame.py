@@ -63,6 +63,8 @@ _ZONE_SCRIPT: Final = f"""
   // not before it is loaded: an answer that nobody waits for is an error in the server's log
   if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) addEventListener("load", () => location.reload());
 }})();
+// On a phone the navigation is wider than the window: begin with where one is.
+addEventListener("load", () => document.querySelector(".sw-nav [aria-current]")?.scrollIntoView({{inline: "center"}}));
 </script>"""
 
 

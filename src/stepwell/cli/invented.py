@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from stepwell.pool.base import Pool
+from stepwell.pool.base import GroupSummary, Pool
+from stepwell.pool.credit import StepCredit
 from stepwell.pool.lease import LeaseSpec
 from stepwell.types import Annotation, End, Fork, GroupInfo, Record, Step, TrajectoryInfo, UpdateInfo
 
@@ -53,7 +54,37 @@ def fill(
     while batch := list(islice(records, _BATCH)):
         pool.put(*batch)
         heard(sum(isinstance(record, Step) for record in batch))
+    for run in _CHANNELS:
+        _train(pool, random, run)
     _consume(pool)
+
+
+def _train(pool: Pool, random: np.random.Generator, run: str) -> None:
+    """Say of each update which groups it was trained on: those that its version sampled."""
+    by_version: dict[int, list[GroupSummary]] = {}
+    for _, line in pool.groups(run, limit=400):
+        if line.state == "ready" and line.policy_version_min is not None:
+            by_version.setdefault(line.policy_version_min, []).append(line)
+    for version, lines in by_version.items():
+        steps = [
+            (line.info.id, step)
+            for line in lines[:4]
+            for trajectory in pool.group(line.info.id).trajectories
+            for step in trajectory.steps
+        ]
+        pool.record_credit(run, version + 1, [_credited(random, group, step, len(steps)) for group, step in steps])
+
+
+def _credited(random: np.random.Generator, group: str, step: Step, count: int) -> StepCredit:
+    return StepCredit(
+        step_id=step.id,
+        trajectory_id=step.trajectory_id,
+        group_id=group,
+        index=step.index,
+        tokens=len(step.response_ids),
+        advantage=float(random.normal()),
+        weight=1 / count,
+    )
 
 
 def _consume(pool: Pool) -> None:
