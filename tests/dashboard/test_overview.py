@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.reading.drift import DriftLog
 from stepwell.dashboard.reading.overview import NEWEST, Overview, read_overview
 from stepwell.dashboard.reading.updates import UpdateLog
 from stepwell.pool.lease import LeaseSpec
@@ -31,7 +32,7 @@ def empty(tmp_path: Path):
 
 
 def told(pool: SQLitePool, now: float = NOW) -> Overview:
-    return read_overview(pool, UpdateLog(), now)
+    return read_overview(pool, UpdateLog(), DriftLog(), now)
 
 
 def problems(pool: SQLitePool, now: float = NOW) -> dict[str, bool]:
@@ -151,3 +152,16 @@ def test_urgent_problems_come_first(empty: SQLitePool) -> None:
     empty.put(TrajectoryInfo(id="t", created_at=NOW - 60), Annotation.end("t", "failed", "503"))
     empty.put(TrajectoryInfo(id="u", created_at=NOW - 60), Annotation.end("u", "terminated"))
     assert [problem.urgent for problem in told(empty).problems] == [True, False]
+
+
+def test_each_step_is_counted_once_however_often_drift_is_read(empty: SQLitePool) -> None:
+    log, last = DriftLog(), None
+    empty.put(TrajectoryInfo(id="t", agent="coder"))
+    for index in range(4):
+        made = step("t", index=index, dialect="chat", model="tiny", fork="root" if last is None else "")
+        empty.put(made)
+        last = made
+        (line,) = log.read(empty)
+        assert (line.steps, line.extended) == (index + 1, index)
+        assert log.read(empty) == [line]
+    assert DriftLog().read(empty) == [line]

@@ -318,6 +318,19 @@ class ReadLaws:
             ("m", "a", "template", False, 2),
         ]
 
+    def test_forks_of_two_stretches_of_the_log_add_up_to_those_of_both(self, pool: Pool) -> None:
+        pool.put(TrajectoryInfo(id="t", agent="a"))
+        cursors = [pool.cursor()]
+        for index, fork in enumerate(("root", "", "", "template")):
+            made = {"trajectory_id": "t", "index": index, "prompt_ids": [1], "response_ids": [], "logprobs": []}
+            pool.put(Step(**made, model="m", fork=fork, dialect="chat"))
+            cursors.append(pool.cursor())
+        for cut in cursors:
+            parts = [*pool.forks(until=cut), *pool.forks(after=cut)]
+            assert sum(part.steps for part in parts) == 4
+            assert {part.fork for part in parts} == {"root", "", "template"}
+        assert [count.steps for count in pool.forks(after=cursors[1], until=cursors[3])] == [2]
+
 
 class LeaseLaws:
     def test_a_group_is_ready_once_enough_of_its_trajectories_are_complete(self, pool: Pool) -> None:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fastapi import Request
 from nicegui import ui
 
+from stepwell.dashboard.reading.drift import DriftLog
 from stepwell.dashboard.runs import Runs
 from stepwell.dashboard.tokens import Decoders
 from stepwell.pool.base import Pool
@@ -38,6 +39,8 @@ class Desk:
     """Who sent a request."""
     runs: Runs = dict
     """The folders of runs that can be found."""
+    drift: DriftLog = field(default_factory=DriftLog)
+    """Counts how prompts go on, for all pages once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class Visit:
     """The state of the page that a deep link carries; values may be wrong, pages then use their defaults."""
     runs: Runs = dict
     """The folders of runs that can be found; reading them takes a while."""
+    drift: DriftLog = field(default_factory=DriftLog)
+    """Counts how prompts go on, for all pages once."""
     zone: tzinfo = UTC
 
     def time(self, seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -84,6 +89,7 @@ def visit(desk: Desk, request: Request) -> Visit:
         path=request.url.path,
         query=dict(request.query_params),
         runs=desk.runs,
+        drift=desk.drift,
         zone=_zone(unquote(request.cookies.get(ZONE_COOKIE, ""))),
     )
 

@@ -266,8 +266,12 @@ class Pool(Protocol):
         """Where trajectories came from so far."""
         ...
 
-    def forks(self) -> list[ForkCount]:
-        """Of the steps that calls made: how many there are of each kind, by model and agent, in that order."""
+    def forks(self, *, after: int = 0, until: int | None = None) -> list[ForkCount]:
+        """Of the steps that calls made: how many there are of each kind, by model and agent, in that order.
+
+        Only of those that were appended after the cursor `after` and, if it is given, up to the cursor `until`: steps
+        never change, so who counts again needs to look at the new ones only.
+        """
         ...
 
     def lease(self, spec: LeaseSpec) -> Lease:

@@ -167,12 +167,13 @@ def stats(connection: sa.Connection) -> PoolStats:
     )
 
 
-def forks(connection: sa.Connection) -> list[ForkCount]:
+def forks(connection: sa.Connection, after: int, until: int | None) -> list[ForkCount]:
     """See `Pool.forks`."""
     side = steps.c.side != ""
     kinds = (steps.c.model, trajectories.c.agent, steps.c.fork, side)
     counted = sa.select(*kinds, sa.func.count()).join(trajectories, steps.c.trajectory_cursor == trajectories.c.cursor)
-    rows = connection.execute(counted.where(steps.c.dialect != "").group_by(*kinds).order_by(*kinds))
+    wanted = [steps.c.dialect != "", steps.c.cursor > after, *([] if until is None else [steps.c.cursor <= until])]
+    rows = connection.execute(counted.where(*wanted).group_by(*kinds).order_by(*kinds))
     return [
         ForkCount(model=model, agent=agent, fork=fork, side=bool(beside), steps=count)
         for model, agent, fork, beside, count in rows

@@ -199,9 +199,9 @@ class SQLPool:
         """See `Pool.stats`."""
         return self._read(queries.stats)
 
-    def forks(self) -> list[ForkCount]:
+    def forks(self, *, after: int = 0, until: int | None = None) -> list[ForkCount]:
         """See `Pool.forks`."""
-        return self._read(queries.forks)
+        return self._read(lambda connection: queries.forks(connection, after, until))
 
     def lease(self, spec: LeaseSpec) -> Lease:
         """See `Pool.lease`."""

@@ -28,7 +28,7 @@ from stepwell.dashboard.walk import TreeWalk
 from stepwell.dashboard.widgets import Tile, heading
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool.base import Pool
-from stepwell.pool.fidelity import Fidelity, fidelity
+from stepwell.pool.fidelity import Fidelity
 from stepwell.types import UpdateInfo
 
 _EMPTY: Final = """\
@@ -155,7 +155,7 @@ class OptimisationView:
         plan = Plan.of(folders[run].recipe) if run in folders else Plan()
         forest = read_forest(pool, choice, plan)
         update = read_update(pool, run or forest.channel, choice.version)
-        return _Read(forest, update, fidelity(pool.forks()))
+        return _Read(forest, update, self._visit.drift.read(pool))
 
     def _show(self, forest: Forest, update: UpdateInfo | None) -> None:
         self._note.text = _noted(forest)

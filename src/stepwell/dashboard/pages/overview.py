@@ -43,7 +43,7 @@ async def build(parent: ui.column, visit: Visit, _: Mapping[str, str]) -> None:
     view, log = OverviewView(parent, visit), UpdateLog()
 
     async def show() -> None:
-        view.show(await asyncio.to_thread(read_overview, visit.pool, log), log)
+        view.show(await asyncio.to_thread(read_overview, visit.pool, log, visit.drift), log)
 
     await follow(visit, show)
 

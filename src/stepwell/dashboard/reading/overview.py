@@ -7,10 +7,11 @@ from typing import Final
 from urllib.parse import urlencode
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.reading.drift import DriftLog
 from stepwell.dashboard.reading.updates import UpdateLog
 from stepwell.errors import NoProducer
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
-from stepwell.pool.fidelity import Fidelity, fidelity
+from stepwell.pool.fidelity import Fidelity
 from stepwell.pool.lease import Consumption, HeldLease
 
 NEWEST: Final = 20
@@ -56,11 +57,14 @@ class Overview:
     """At most `NEWEST`, newest first."""
 
 
-def read_overview(pool: Pool, log: UpdateLog, now: float | None = None) -> Overview:
-    """Everything, as of `now`, a Unix time in seconds; None: this moment. Brings `log` up to date. Raises PoolError."""
+def read_overview(pool: Pool, log: UpdateLog, drift_log: DriftLog, now: float | None = None) -> Overview:
+    """Everything, as of `now`, a Unix time in seconds; None: this moment. Brings both logs up to date.
+
+    Raises PoolError.
+    """
     log.read(pool)
     now = time.time() if now is None else now
-    stats, drift = pool.stats(), fidelity(pool.forks())
+    stats, drift = pool.stats(), drift_log.read(pool)
     consumers, held = pool.consumption(), pool.held()
     problems = [
         *_missing_producers(pool, consumers),
