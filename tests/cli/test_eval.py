@@ -24,6 +24,7 @@ class Server:
         self.reply = "The answer is \\boxed{42}."
         self.left: int | None = None
         """So many calls are answered, the others are failures of the server; None: all."""
+        self.failure = Response('{"error": {"message": "overloaded"}}', 500, media_type="application/json")
         self.asked: list[tuple[str, dict[str, Any], str]] = []
         self.app = FastAPI()
         self.app.get("/v1/models")(lambda: {"data": [{"id": "theirs"}]})
@@ -34,7 +35,7 @@ class Server:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
-                return Response('{"error": {"message": "overloaded"}}', 500, media_type="application/json")
+                return self.failure
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": self.reply}}
         usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
         told = {"id": "x", "object": "chat.completion", "created": 1, "model": "theirs", "choices": [choice]}
@@ -90,6 +91,35 @@ def test_what_a_server_failed_at_is_no_item_and_is_asked_again(command: Command,
     assert len(rows("out/arithmetic.parquet")) == 4
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, '{"error": {"message": "slower"}}'),
+        (401, '{"error": {"message": "who are you?"}}'),
+        (400, '{"error": {"message": "bad \\ud800"}}'),
+        (200, "<html>a proxy</html>"),
+        (200, "null"),
+        (200, '{"choices": []}'),
+    ],
+)
+def test_what_a_server_does_wrong_is_no_fault_of_the_policy(
+    command: Command, server: Server, url: str, status: int, body: str
+) -> None:
+    server.left, server.failure = 0, Response(body, status, media_type="application/json")
+    done = command("eval", "arithmetic", "--url", url, "--limit", "1", "--out", "out", "rollout.max_failures=0")
+    assert (done.code, "1 items could not be played" in done.err) == (1, True)
+    assert len(Path("out/arithmetic.jsonl").read_text().splitlines()) == 1  # the settings
+    server.left = None
+    assert command("eval", "arithmetic", "--url", url, "--limit", "1", "--out", "out").code == 0
+
+
+def test_another_server_is_another_evaluation_even_under_the_same_name(command: Command, url: str) -> None:
+    base = ("eval", "arithmetic", "--limit", "1", "--out", "out", "--model", "m")
+    assert command(*base, "--url", url).code == 0
+    done = command(*base, "--url", url.replace("127.0.0.1", "localhost"))
+    assert (done.code, "server was" in done.err) == (1, True)
+
+
 def test_more_tasks_and_samples_add_to_what_is_there(command: Command, server: Server, url: str) -> None:
     base = ("eval", "arithmetic", "--url", url, "--out", "out", "--temperature", "1")
     command(*base, "--limit", "2")
@@ -138,6 +168,9 @@ def test_a_model_of_this_machine_is_served_by_a_gateway_and_its_steps_are_kept(c
         (("arithmetic", "--model", "lookup", "--k", "4"), "--samples 4"),
         (("arithmetic", "--url", "http://127.0.0.1:1"), "no gateway answers"),
         (("own", "--model", "lookup"), "give --run"),
+        (("arithmetic", "agents.max_tokens=5", "--url", "http://127.0.0.1:1"), "settings of a server are"),
+        (("arithmetic", "--model", "lookup", "--solved-at", "nan"), "--solved-at must be a number"),
+        (("arithmetic", "--model", "lookup", "--out", "/dev/null/x"), "cannot write to"),
     ],
 )
 def test_mistakes_are_named(command: Command, words: tuple[str, ...], says: str) -> None:

@@ -24,34 +24,68 @@ def item(task: str = "t", sample: int = 0, **measured: float) -> Item:
 def test_what_was_kept_comes_back(tmp_path_factory: pytest.TempPathFactory, told: list[tuple[str, float]]) -> None:
     path = tmp_path_factory.mktemp("items") / "new" / "items.jsonl"
     kept = [item(task, number, f1=value) for number, (task, value) in enumerate(told)]
-    file = ItemFile(path, SETTINGS)
-    for one in kept:
-        file.add(one)
-    assert ItemFile(path, SETTINGS).items == kept
-    assert read_items(path) == (SETTINGS, kept)
+    with ItemFile(path, SETTINGS) as file:
+        for one in kept:
+            file.add(one)
+        assert read_items(path) == (SETTINGS, kept)  # also while somebody adds to it
+    with ItemFile(path, SETTINGS) as again:
+        assert again.items == kept
 
 
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_line_that_a_kill_cut_off_is_forgotten_and_the_rest_goes_on(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "items.jsonl"
-    file = ItemFile(path, SETTINGS)
-    file.add(item("whole"))
-    file.add(item("cut"))
+    with ItemFile(path, SETTINGS) as file:
+        file.add(item("whole"))
+        file.add(item("cut"))
     path.write_bytes(path.read_bytes()[:-cut])
-    again = ItemFile(path, SETTINGS)
-    assert [one.task for one in again.items] == ["whole"]
-    again.add(item("next"))
-    assert [one.task for one in ItemFile(path, SETTINGS).items] == ["whole", "next"]
+    assert [one.task for one in read_items(path)[1]] == ["whole"]
+    with ItemFile(path, SETTINGS) as again:
+        assert [one.task for one in again.items] == ["whole"]
+        again.add(item("next"))
+    assert [one.task for one in read_items(path)[1]] == ["whole", "next"]
+
+
+@pytest.mark.parametrize("left", [0, 1, 30])
+def test_a_file_whose_first_line_a_kill_cut_off_is_begun_anew(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "items.jsonl"
+    ItemFile(path, SETTINGS).close()
+    path.write_bytes(path.read_bytes()[:left])
+    with ItemFile(path, SETTINGS) as file:
+        file.add(item("a"))
+    assert read_items(path) == (SETTINGS, [item("a")])
+
+
+def test_only_one_process_adds_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    with ItemFile(path, SETTINGS), pytest.raises(ConfigError, match="another process adds to"):
+        ItemFile(path, SETTINGS)
+    ItemFile(path, SETTINGS).close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot write to .*items\.jsonl"):
+        ItemFile(tmp_path / "items.jsonl", SETTINGS)
+
+
+def test_texts_that_are_no_unicode_are_kept_as_far_as_they_are(tmp_path: Path) -> None:
+    ending = Ending(trajectory_id="traj", task_id="t", how="failed", why="bad \ud800 and \u2028 odd")
+    with ItemFile(tmp_path / "items.jsonl", SETTINGS) as file:
+        file.add(item_of(ending, 0, ""))
+    (kept,) = read_items(tmp_path / "items.jsonl")[1]
+    assert kept.why == "bad ? and \u2028 odd"
+    write_parquet(tmp_path / "items.parquet", [kept])
 
 
 @pytest.mark.parametrize("changed", [{"temperature": 1.0}, {"environment": {"use": "chain"}}, {"more": 1}])
 def test_other_settings_are_refused_by_name(tmp_path: Path, changed: dict[str, object]) -> None:
-    ItemFile(tmp_path / "items.jsonl", SETTINGS)
+    ItemFile(tmp_path / "items.jsonl", SETTINGS).close()
     with pytest.raises(ConfigError, match=f"{next(iter(changed))} was"):
         ItemFile(tmp_path / "items.jsonl", {**SETTINGS, **changed})
 
 
-@pytest.mark.parametrize("text", ["", "nonsense\n", "[]\n", '{"settings": {}}\n{"task": "t"}\n', '{"other": 1}\n'])
+@pytest.mark.parametrize("text", ["nonsense\n", "[]\n", '{"settings": {}}\n{"task": "t"}\n', '{"other": 1}\n'])
 def test_another_kind_of_file_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "items.jsonl"
     path.write_text(text)

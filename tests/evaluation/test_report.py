@@ -77,3 +77,14 @@ def test_every_benchmark_has_settings_that_its_environment_takes(name: str) -> N
 def test_an_unknown_benchmark_is_told_the_known() -> None:
     with pytest.raises(NotFound, match="gsm8k"):
         benchmark("gsm9k")
+
+
+def test_what_is_told_of_one_benchmark_leaves_the_others_where_they_are(tmp_path) -> None:
+    path, items = tmp_path / "summary.parquet", [item("a", 0, 1.0)]
+    write_lines(path, list(lines("first", "m", items, (1,), 1.0)))
+    second = list(lines("second", "m", items, (1,), 1.0))
+    write_lines(path, second)
+    write_lines(path, second)
+    found = pq.read_table(path).to_pylist()
+    assert {row["benchmark"] for row in found} == {"first", "second"}
+    assert len(found) == 2 * len(second)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.errors import ConfigError, InvalidRequest, NotFound
+from stepwell.gateway import keys
 from stepwell.gateway.keys import SCOPES, KeyRing
 
 
@@ -52,6 +53,28 @@ def test_a_revoked_key_is_nobodys(path):
     assert (ring.principal(key), KeyRing.open(path).keys) == (None, ())
     with pytest.raises(NotFound):
         ring.revoke("nobody")
+
+
+def test_what_others_do_to_the_file_counts_for_a_gateway_that_runs(path, monkeypatch):
+    monkeypatch.setattr(keys, "_FRESH", 0.0)
+    serving = KeyRing.open(path)
+    serving.create("first", ["agent"])
+    later = KeyRing.open(path).create("later", ["trainer"])
+    assert serving.principal(later).name == "later"
+    administering = KeyRing.open(path)
+    administering.revoke(administering.keys[1].id)
+    assert serving.principal(later) is None
+
+
+def test_a_file_that_somebody_broke_leaves_the_keys_as_they_were(path, monkeypatch, caplog):
+    monkeypatch.setattr(keys, "_FRESH", 0.0)
+    ring = KeyRing.open(path)
+    key = ring.create("ci", ["agent"])
+    path.write_text("{")
+    assert ring.principal(key).name == "ci"
+    assert "the keys stay as they were" in caplog.text
+    path.unlink()
+    assert ring.principal(key).name == "ci"
 
 
 @pytest.mark.parametrize("scopes", [[], ["root"], ["agent", "root"]])

@@ -66,7 +66,7 @@ def test_programs_get_the_error_and_no_form(browser):
 def test_the_cookie_is_kept_from_scripts_and_from_other_sites(browser, keys):
     cookie = log_in(browser, keys.create("ana", ["trainer"])).headers["set-cookie"].lower()
     assert "httponly" in cookie
-    assert "samesite=strict" in cookie
+    assert "samesite=lax" in cookie
     assert "secure" not in cookie
     browser.base_url = "https://here"
     assert "secure" in log_in(browser, keys.create("ana", ["trainer"])).headers["set-cookie"].lower()
@@ -101,6 +101,11 @@ def test_a_revoked_key_is_out_at_once(browser, keys):
     log_in(browser, keys.create("ana", ["trainer"]))
     keys.revoke(keys.keys[0].id)
     assert browser.get("/", headers=HTML).status_code == 303
+
+
+def test_who_is_in_already_is_sent_on_by_the_form(browser, keys):
+    log_in(browser, keys.create("ana", ["trainer"]))
+    assert browser.get("/login?next=/curation").headers["location"] == "/curation"
 
 
 def test_logging_out_forgets_the_key(browser, keys):

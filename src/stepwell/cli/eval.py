@@ -1,6 +1,7 @@
 """`stepwell eval`: how good a model is on the papers' benchmarks, alone or beside another one."""
 
 import asyncio
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ OWN: Final = "own"
 """The held-out tasks of a run's own environment."""
 SUMMARY: Final = "summary.parquet"
 _MAX_TOKENS: Final = 512
+_PLAYED: Final = ("environment.", "agent.", "rollout.")
+"""How the settings begin that are about playing, whoever answers."""
 
 
 def eval(
@@ -66,6 +69,8 @@ def eval(
     names = [word for word in words if "=" not in word] or ([OWN] if run else [])
     if not names:
         raise InvalidRequest("name a benchmark: `stepwell eval --list` has them")
+    if not math.isfinite(solved_at):
+        raise InvalidRequest(f"--solved-at must be a number, got {solved_at}")
     ks = sorted(set(k or [1]))
     if ks[-1] > samples:
         raise InvalidRequest(f"pass@{ks[-1]} needs as many samples of each task: --samples {ks[-1]}")
@@ -88,8 +93,13 @@ def eval(
 def _target(
     run: Path | None, model: str | None, url: str | None, settings: Sequence[str], folder: Path
 ) -> Iterator[Target]:
-    of_model = [word for word in settings if not word.startswith(("environment.", "agent.", "rollout."))]
-    folder.mkdir(parents=True, exist_ok=True)
+    of_model = [word for word in settings if not word.startswith(_PLAYED)]
+    if url and of_model:
+        raise InvalidRequest(f"{of_model[0]!r}: settings of a server are {', '.join(f'{name}*' for name in _PLAYED)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
     opening = served_target(url, model, folder) if url else local_target(model, run, of_model, folder)
     with opening as target:
         yield target
@@ -115,7 +125,7 @@ def _wanted(
         "rollout": (own.rollout.model_dump(mode="json") if own is not None else {}) | {"final_state": False},
     }
     base["agent"]["temperature"] = temperature
-    played = [word for word in settings if word.startswith(("environment.", "agent.", "rollout."))]
+    played = [word for word in settings if word.startswith(_PLAYED)]
     return Wanted(
         play=load_config(PlayConfig, base, played),
         split=split or (of.split if of else "test"),
@@ -126,9 +136,8 @@ def _wanted(
 
 def _played(name: str, target: Target, wanted: Wanted, folder: Path, console: Console) -> Sequence[Item]:
     tasks = wanted_tasks(wanted, build_tasks(wanted.play.environment))
-    file = ItemFile(folder / f"{_file_name(name)}.jsonl", wanted.settings(target))
     display = Display(console)
-    with display.live():
+    with ItemFile(folder / f"{_file_name(name)}.jsonl", wanted.settings(target)) as file, display.live():
         display.phase(f"{name}, {target.label}", len(tasks) * wanted.samples)
         for _ in file.items:
             display.unit()

@@ -87,6 +87,7 @@ class Wanted:
         agent = self.play.agent
         return {
             "model": target.label,
+            "server": target.url if target.foreign else "",
             "split": self.split,
             "environment": dict(self.play.environment),
             "temperature": agent.temperature,

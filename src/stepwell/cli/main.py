@@ -93,7 +93,7 @@ def main() -> None:
     try:
         app()
     except StepwellError as error:
-        Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(str(error).encode(errors="replace").decode())}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

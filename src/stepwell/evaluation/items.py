@@ -1,12 +1,13 @@
 """What one sample of one task came to, and the file that keeps it: a line as soon as it is known, so a kill costs at
 most what was under way."""
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +52,7 @@ def item_of(ending: Ending, sample: int, kind: str) -> Item:
         sample=sample,
         kind=kind,
         how=ending.how,
-        why=ending.why,
+        why=ending.why.encode(errors="replace").decode(),  # lone surrogates of somebody's message
         trajectory_id=ending.trajectory_id,
         reward=ending.reward,
         measured=dict(ending.measured),
@@ -69,56 +70,94 @@ class ItemFile:
     """Items as JSON lines, under the settings that they were made with."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """Go on with the file, or begin it.
+        """Go on with the file, or begin it; nobody else can until this one is closed.
 
         Raises:
-            ConfigError: it was made with other settings, which the message names, or is no file of items.
+            ConfigError: it was made with other settings, which the message names; it is no file of items; another
+                process adds to it; it cannot be written.
         """
         self._path = path
-        self.items: list[Item] = []
-        if path.exists():
-            self.items = list(self._read(settings))
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write([{"settings": settings}], "w")
+        self._file = _opened(path)
+        try:
+            whole = _whole_lines(self._file.read())
+            self.items: list[Item] = []
+            self._file.seek(0)
+            self._file.truncate(len("".join(line + "\n" for line in whole).encode()))  # a kill came within a line
+            self._file.seek(0, os.SEEK_END)
+            if whole:
+                made_with, self.items = _parsed(path, whole)
+                _require_same(path, made_with, settings)
+            else:
+                self._write({"settings": settings})
+        except BaseException:
+            self._file.close()
+            raise
 
     def add(self, item: Item) -> None:
         """Keep it; it is on the disk then."""
-        self._write([asdict(item)], "a")
+        self._write(asdict(item))
         self.items.append(item)
 
-    def _read(self, settings: Mapping[str, Any]) -> Iterator[Item]:
-        lines = self._path.read_text(encoding="utf-8").split("\n")
-        if lines[-1]:  # a kill came within the last line
-            lines[-1] = ""
-            self._path.write_text("\n".join(lines), encoding="utf-8")
-        try:
-            head, *rest = [json.loads(line) for line in lines[:-1]]
-            made_with = head["settings"]
-            items = [Item(**line) for line in rest]
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise ConfigError(f"{self._path} is no file of evaluated items: {error}") from error
-        changed = [name for name in {**made_with, **settings} if made_with.get(name) != settings.get(name)]
-        if changed:
-            said = ", ".join(f"{name} was {made_with.get(name)!r}, is {settings.get(name)!r}" for name in changed)
-            raise ConfigError(f"{self._path} was made with other settings ({said}): choose another --out, or remove it")
-        yield from items
+    def close(self) -> None:
+        """Let others add to it."""
+        self._file.close()
 
-    def _write(self, lines: Sequence[Mapping[str, Any]], mode: str) -> None:
-        with self._path.open(mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+    def __enter__(self) -> "ItemFile":
+        """Closed at the end of a `with`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
 
 def read_items(path: Path) -> tuple[Mapping[str, Any], list[Item]]:
-    """The settings and the items of a file. Raises ConfigError."""
+    """The settings and the items of a file, also while somebody adds to it. Raises ConfigError."""
     try:
-        head, *rest = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return _parsed(path, _whole_lines(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _opened(path: Path) -> TextIO:
+    """For reading and appending, by this process alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}; choose another folder") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process dies
+    except OSError as error:
+        file.close()
+        raise ConfigError(f"another process adds to {path}: wait for it, or choose another folder") from error
+    file.seek(0)
+    return file
+
+
+def _whole_lines(text: str) -> list[str]:
+    """Without a last one that was never finished."""
+    return text.split("\n")[:-1]
+
+
+def _parsed(path: Path, lines: Sequence[str]) -> tuple[Mapping[str, Any], list[Item]]:
+    try:
+        head, *rest = [json.loads(line) for line in lines]
         settings: Mapping[str, Any] = head["settings"]
         return settings, [Item(**line) for line in rest]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is no file of evaluated items: {error}") from error
+
+
+def _require_same(path: Path, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    changed = [name for name in {**made_with, **settings} if made_with.get(name) != settings.get(name)]
+    if changed:
+        said = ", ".join(f"{name} was {made_with.get(name)!r}, is {settings.get(name)!r}" for name in changed)
+        raise ConfigError(f"{path} was made with other settings ({said}): choose another folder, or remove it")
 
 
 def write_parquet(path: Path, items: Iterable[Item]) -> None:

@@ -110,5 +110,10 @@ def compared(before: Sequence[Item], after: Sequence[Item], metric: str) -> Diff
 
 
 def write_lines(path: Path, told: Sequence[Line]) -> None:
-    """As Parquet, one row per line."""
-    pq.write_table(pa.Table.from_pylist([asdict(line) for line in told]), path)
+    """As Parquet, one row per line; those of other benchmarks that are there already stay."""
+    rows = [asdict(line) for line in told]
+    new = {line.benchmark for line in told}
+    kept = [row for row in pq.read_table(path).to_pylist() if row["benchmark"] not in new] if path.exists() else []
+    partial = path.with_suffix(".partial")
+    pq.write_table(pa.Table.from_pylist(kept + rows), partial)
+    partial.rename(path)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import time
@@ -26,6 +27,9 @@ leases. `admin`: all of it, and pauses the gateway."""
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 _KEY: Final = "swk"
+_FRESH: Final = 1.0
+"""Seconds for which the file is believed to be as it was."""
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,18 @@ class Key:
 
 
 class KeyRing:
-    """The keys of one gateway, in one JSON file that only its owner can read."""
+    """The keys of one gateway, in one JSON file that only its owner can read.
+
+    What others change in the file counts from a second later on.
+    """
 
     def __init__(self, path: Path, secret: bytes, keys: Iterable[Key] = ()) -> None:
         """Keys of the file `path`; `secret` signs session keys."""
         self._path = path
         self._secret = secret
         self._keys = {key.id: key for key in keys}
+        self._seen = _state(path)
+        self._look_again = 0.0
 
     @classmethod
     def open(cls, path: Path) -> "KeyRing":
@@ -123,6 +132,7 @@ class KeyRing:
 
     def principal(self, text: str) -> Principal | None:
         """Whose key this is; None if it is nobody's."""
+        self._follow()
         if text.startswith(KEY_PREFIX):
             return self._session(text.removeprefix(KEY_PREFIX))
         parts = text.split("_", 2)
@@ -131,6 +141,23 @@ class KeyRing:
             return None
         scopes, quota = frozenset(key.scopes), key.calls_per_minute
         return Principal(name=key.name, scopes=scopes, key_id=key.id, calls_per_minute=quota)
+
+    def _follow(self) -> None:
+        """Read the file again if somebody changed it. One that cannot be read changes nothing."""
+        now = time.monotonic()
+        if now < self._look_again:
+            return
+        self._look_again = now + _FRESH
+        state = _state(self._path)
+        if state is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            other = KeyRing.open(self._path)
+        except ConfigError as error:
+            _log.warning("the keys stay as they were: %s", error)
+            return
+        self._keys, self._secret = other._keys, other._secret
 
     def _session(self, text: str) -> Principal | None:
         trajectory_id, _, signature = text.rpartition(".")
@@ -151,6 +178,16 @@ class KeyRing:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._path)
+        self._seen = _state(self._path)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """Changes when the file does; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _key(entry: dict[str, Any]) -> Key:

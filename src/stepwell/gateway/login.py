@@ -1,8 +1,8 @@
 """A browser's way in where the gateway has keys: a form that asks for one, and a cookie that keeps it.
 
-The cookie is the key itself: nothing is stored here, a restarted gateway still knows it, and a key that is revoked lets
-nobody in from the next request on. Scripts cannot read it, other sites' requests do not carry it, and it opens pages
-only, no route of the API: a page of another port of this machine is no other site to a browser.
+The cookie is the key itself: nothing is stored here, a restarted gateway still knows it, and a key that is revoked soon
+lets nobody in. Scripts cannot read it, and other sites' requests do not carry it, unless somebody follows a link to a
+page. It opens pages only, no route of the API: a page of another port of this machine is no other site to a browser.
 """
 
 import html
@@ -45,7 +45,8 @@ p[role=alert] {{ color: light-dark(#b00020, #ff8a80); }}
 {problem}
 <button>Log in</button>
 </form>
-<p><small><code>stepwell keys create --scope trainer</code> makes one.</small></p>
+<p><small><code>stepwell keys create --name you --scope trainer --scope ingest --file FILE</code> makes one in the file
+that the gateway was started with; without <code>ingest</code> it can look, and change nothing.</small></p>
 </main></body>
 </html>"""
 
@@ -74,7 +75,8 @@ class Login:
             return out
         target = _own(request.query_params.get("next", "/"))
         if request.method != "POST":
-            return _form(target)
+            known = self._keys.principal(request.cookies.get(_COOKIE, ""))
+            return RedirectResponse(target, 303) if known and known.may("trainer") else _form(target)
         fields = parse_qs((await read_body(request, _LONGEST)).decode(errors="replace"))
         key = fields.get("key", [""])[0].strip()
         principal = self._keys.principal(key)
@@ -88,7 +90,7 @@ class Login:
             key,
             max_age=_DAYS * 86_400,
             httponly=True,
-            samesite="strict",
+            samesite="lax",
             secure=request.url.scheme == "https",
         )
         return inside

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import openai
 from openai.types.chat import ChatCompletion
@@ -49,6 +49,8 @@ class Agent(Protocol):
         ...
 
 
+_PASSING: Final = (408, 425, 429)
+"""Statuses below 500 that say nothing of what was asked: another time it may go well."""
 _Answer = TypeVar("_Answer", bound=openai.BaseModel)
 
 
@@ -113,10 +115,13 @@ class ChatAgent:
     async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """One chat completion (see the protocol)."""
         completion = await self._asked(trajectory_id, self._body(messages, tools), {})
-        answer = message_from_json(completion.choices[0].message.to_dict())
-        used = completion.usage
-        tokens = (used.prompt_tokens, used.completion_tokens) if used else (0, 0)
-        return Action(answer, completion.id.removeprefix("chatcmpl-"), *tokens)
+        try:  # the SDK believes whatever it is sent
+            answer = message_from_json(completion.choices[0].message.to_dict())
+            used = completion.usage
+            tokens = (used.prompt_tokens, used.completion_tokens) if used else (0, 0)
+            return Action(answer, (completion.id or "").removeprefix("chatcmpl-"), *tokens)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"what {self._url} answered is no chat completion: {error!r}") from error
 
     async def look(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """One chat completion of one token (see the protocol)."""
@@ -144,16 +149,20 @@ class ChatAgent:
                 await asyncio.sleep(wait)
                 again = {**headers, "x-stainless-retry-count": "1"}  # it may have been answered: that is no second step
                 wait = min(2 * wait, 5.0)
+            except ValueError as error:  # of the JSON that it should be
+                raise EngineError(f"what {self._url} answered is no JSON: {error}") from error
             else:
                 self._reached = True
                 return answer
 
     def _explained(self, error: openai.OpenAIError) -> StepwellError:
+        wrong = EngineError if self._foreign else InvalidRequest  # of strangers nobody knows what they can take
         if isinstance(error, openai.BadRequestError):
             overflow = error.code == "context_length_exceeded"
-            return ContextOverflow(error.message) if overflow else InvalidRequest(error.message)
+            return ContextOverflow(error.message) if overflow else wrong(error.message)
         if isinstance(error, openai.APIStatusError):
-            return (EngineError if error.status_code >= 500 else InvalidRequest)(error.message)
+            asked_wrongly = error.status_code < 500 and error.status_code not in _PASSING
+            return wrong(error.message) if asked_wrongly else EngineError(error.message)
         return EngineError(f"no answer from {self._url}: {error}")
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
