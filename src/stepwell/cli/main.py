@@ -93,7 +93,8 @@ def main() -> None:
     try:
         app()
     except StepwellError as error:
-        Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(str(error).encode(errors="replace").decode())}", highlight=False, soft_wrap=True)
+        said = str(error).encode(errors="replace").decode()  # a server's words may hold lone surrogates
+        Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(said)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
