@@ -33,7 +33,7 @@ test-vllm: .venv/.installed .venv-vllm/.installed  ## The vLLM engine against a 
 	STEPWELL_VLLM=.venv-vllm/bin/python $(BIN)/pytest tests/vllm -s
 
 test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times each: half an hour, for the night
-	STEPWELL_KILLS=50 $(BIN)/pytest tests/pool/test_kills.py tests/cli/test_serve.py -k kill
+	STEPWELL_KILLS=50 $(BIN)/pytest tests/pool/test_kills.py tests/cli/test_serve.py tests/cli/test_up.py -k "kill or nodes"
 
 # So does veRL.
 .venv-verl/.installed: tests/adapters/install_verl.sh

@@ -42,6 +42,7 @@ SETTINGS = {
         "trainer.groups_per_update=16",
         "learner.lr=3e-4",
         "algorithm.baseline=leave_one_out",
+        "algorithm.trunks_ahead=false",
     ),
 }
 """What each changes of `recipes/lookup.yaml`."""

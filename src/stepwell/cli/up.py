@@ -52,7 +52,9 @@ def up(
             return
         if config.nodes[0].local:
             _check_port_of_head(config, file, nodes.address)
-        with _running(console, nodes, keep), nodes.joined(), _environment(RAY_ADDRESS=nodes.address):
+        running, joined = _running(console, nodes, keep), nodes.joined()
+        # heeded anew: Ray, when it joins, would have the process end at once
+        with running, joined, _heeding_sigterm(), _environment(RAY_ADDRESS=nodes.address):
             console.print(f"cluster {nodes.address}   {len(nodes.nodes)} nodes", highlight=False)
             train_in_view(console, recipe, folder, config.gateway_port, f"stepwell up {file}")
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _STORE: Final = 128 * 2**20
 """Bytes for objects, of a cluster of our own: what players tell is small."""
 _GRACE: Final = 30.0
 """Seconds after which it is asked whether somebody who has no place in the cluster yet can have one at all."""
+_ANSWER: Final = 10.0
+"""Seconds within which the head of a cluster lets somebody connect."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -137,12 +140,12 @@ def joined(players: int) -> Iterator[Cluster]:
     if ray.is_initialized():
         yield _seen()
         return
+    if named := os.environ.get("RAY_ADDRESS", ""):
+        check_reached(named, "RAY_ADDRESS names it: start it, or unset that")
     try:
         ray.init(address="auto", logging_level="warning")
         own = False
-    except ConnectionError as error:
-        if named := os.environ.get("RAY_ADDRESS"):
-            raise Unavailable(f"no Ray cluster at RAY_ADDRESS={named}: start it, or unset that") from error
+    except ConnectionError:
         ray.init(
             address="local",
             num_cpus=players,
@@ -155,6 +158,17 @@ def joined(players: int) -> Iterator[Cluster]:
         yield Cluster(LOOPBACK, 1) if own else _seen()
     finally:
         ray.shutdown()
+
+
+def check_reached(address: str, remedy: str) -> None:
+    """That somebody listens at `host:port`; Ray itself would try for minutes. Raises Unavailable."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdigit():  # one of the other ways to name a cluster
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
+    except OSError as error:
+        raise Unavailable(f"no Ray cluster answers at {address} ({error}); {remedy}") from error
 
 
 def _seen() -> Cluster:

@@ -14,6 +14,7 @@ from typing import IO, Final
 import ray
 
 from stepwell.cli.cluster_file import ClusterConfig, NodeConfig
+from stepwell.cli.fleet.cluster import check_reached
 from stepwell.errors import Unavailable
 
 _MARK: Final = "STEPWELL_NODE"
@@ -93,6 +94,7 @@ class Nodes:
         Raises:
             Unavailable: it cannot be reached, or some node does not join in time.
         """
+        check_reached(self.address, "its head has started there: is the port open, and `address` right?")
         try:
             ray.init(address=self.address, logging_level="warning")
         except (ConnectionError, RuntimeError, ValueError) as error:
