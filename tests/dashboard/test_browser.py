@@ -124,12 +124,11 @@ def test_a_path_that_is_no_page_is_left_to_the_app(url: str, path: str) -> None:
         ("/collection?window=all", ["capital", "rollout", "agent", "traj-2"]),
         ("/representation", ["capital", "rollout", "agent", "traj-2"]),
         ("/representation?agents=" + quote(f"no {ATTACK}"), ["no"]),
-        ("/compare?left=traj-1&right=" + quote(f"traj-2 {ATTACK}".replace("/", "")), ["Be brief.", "Marn.", "traj-2"]),
         ("/trajectory/" + quote(f"unknown {ATTACK}".replace("/", "")), ["unknown"]),
     ],
     ids=[
         *("overview", "trajectory", "named by an attacker", "collection", "representation", "searched by an attacker"),
-        *("compare", "unknown"),
+        "unknown",
     ],
 )
 def test_stored_markup_stays_text(look: Look, path: str, marked: list[str]) -> None:

@@ -178,3 +178,16 @@ async def test_an_update_of_which_nothing_was_kept_says_so(pool: SQLitePool) -> 
     async with looking(pool) as user:
         await user.open(f"/update/{RUN}/2")
         await user.should_see("Nobody kept what this update was trained on")
+
+
+async def test_what_an_update_measured_is_shown_also_if_it_is_not_finite_and_curves_leave_it_out(
+    pool: SQLitePool,
+) -> None:
+    pool.put(update(RUN, 3, 900.0, reward_mean=float("nan"), loss=float("-inf")))
+    async with looking(pool) as user:
+        await user.open("/consumption")
+        assert rows_of(user, "Updates")[0]["reward"] == "NaN"  # as JavaScript writes it, for JSON has no word
+        assert series_of(user)[RUN] == [[1, 0.5], [2, 0.75]]
+        await user.open(f"/update/{RUN}/3")
+        assert {"name": "loss", "value": "-Infinity"} in rows_of(user, "Metrics")
+        await user.should_see("NaN")

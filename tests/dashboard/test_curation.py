@@ -120,7 +120,7 @@ def test_the_queue_goes_from_the_newest_to_the_oldest_that_nobody_judged(pool: S
     ],
 )
 def test_a_deep_link_carries_every_selection(selection: Selection) -> None:
-    assert read_selection(written(selection)) == selection
+    assert read_selection(written(selection), UTC) == selection
     assert bool(written(selection)) == bool(described(selection)) == (selection != Selection())
 
 
@@ -128,7 +128,13 @@ def test_a_deep_link_carries_every_selection(selection: Selection) -> None:
     "text", ["", "nonsense", "[]", "null", '{"min_reward": "high"}', '{"rules": [{"use": "magic"}]}']
 )
 def test_a_wrong_deep_link_is_the_default(text: str) -> None:
-    assert read_selection(text) == Selection()
+    assert read_selection(text, UTC) == Selection()
+
+
+@pytest.mark.parametrize("when", [-1e15, 1e300])
+def test_a_time_that_no_calendar_has_is_left_out_of_a_deep_link(when: float) -> None:
+    given = Selection(created_before=when, created_after=60.0, min_reward=0.5)
+    assert read_selection(written(given), UTC) == Selection(created_after=60.0, min_reward=0.5)
 
 
 def test_every_field_of_every_model_has_an_input() -> None:
@@ -195,6 +201,7 @@ async def test_rules_are_applied_as_soon_as_something_is_ready(user: User, pool:
         "?tab=judge&at=%00",
         '?tab=judge&selection={"channel":"\\u0000"}',
         '?selection={"channel":"\\u0000"}',
+        '?selection={"created_before":-1e15,"created_after":1e300}',
     ],
 )
 async def test_wrong_values_in_the_address_are_ignored(user: User, query: str) -> None:
@@ -220,6 +227,38 @@ async def test_who_may_not_write_sees_everything_and_is_told_why_nothing_can_be_
             (button,) = user.find(kind=ui.button, content=label).elements
             assert not button.enabled
         await user.open("/curation?tab=judge")
-        await user.should_see("1 of 7 to judge", retries=100)
+        await user.should_see("7 left to judge, newest first", retries=100)
         buttons = {button.text: button.enabled for button in user.find(ui.button).elements if "(" in button.text}
         assert {text for text, enabled in buttons.items() if enabled} == {"Previous (k)", "Next (j)"}
+
+
+async def test_a_saved_selection_may_have_a_time_that_no_calendar_has(user: User, pool: SQLitePool) -> None:
+    pool.save_selection("far", Selection(created_before=1e300))
+    await user.open("/curation?saved=far")
+    await user.should_see("trajectories match the conditions")
+
+
+async def test_each_verdict_leaves_one_less_to_judge_and_before_the_first_there_is_none(
+    user: User, pool: SQLitePool
+) -> None:
+    await user.open("/curation?tab=judge")
+    await user.should_see("7 left to judge, newest first", retries=100)
+    user.find(kind=ui.button, content="Accept (a)").click()
+    await user.should_see("6 left to judge, newest first", retries=100)
+    user.find(kind=ui.button, content="Previous (k)").click()
+    await user.should_see("This is where you began", retries=100)
+
+
+async def test_a_word_that_was_not_shown_yet_is_told_to_who_overrules_it(
+    pool: SQLitePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "REFRESH", 1000.0)
+    name = pool.trajectories(limit=1)[0][1].info.id
+    async with user_simulation() as user:
+        register(Desk(pool=pool))
+        await user.open("/curation?tab=judge")
+        await user.should_see("no verdict", retries=100)
+        pool.put(Annotation.verdict("trajectory", name, "accept"))
+        user.find(kind=ui.button, content="Reject (r)").click()
+        await user.should_see("Somebody said accept just now; yours holds.", retries=100)
+        assert pool.trajectory(name).verdict == "reject"

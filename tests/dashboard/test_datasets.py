@@ -1,5 +1,6 @@
 """Datasets: listed with where they come from, and written as files that read back."""
 
+import errno
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from nicegui.testing import User, user_simulation
 from stepwell.curation.rules import ZeroAdvantage
 from stepwell.curation.selection import Selection
 from stepwell.dashboard.mounting import register
+from stepwell.dashboard.pages.datasets import exporting
 from stepwell.dashboard.reading.datasets import FORMATS, VIEWS, Export, write
 from stepwell.dashboard.visit import Desk
 from stepwell.pool import archive
@@ -135,3 +137,15 @@ async def test_without_a_dataset_the_page_says_how_to_make_one(tmp_path: Path) -
         await user.open("/datasets")
         await user.should_see("No dataset yet")
     pool.close()
+
+
+async def test_a_full_disk_is_told_and_another_try_may_be_made(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_to_a_full_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(exporting, "write", write_to_a_full_disk)
+    await user.open("/datasets?dataset=d")
+    user.find(kind=ui.button, content="Download").click()
+    await user.should_see("It cannot be written: [Errno 28] No space left on device", retries=100)
+    (button,) = user.find(kind=ui.button, content="Download").elements
+    assert button.enabled

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link
 from stepwell.dashboard.icicle import MOST_BARS, Bar, Place, bars, picture, place_of, shown
 from stepwell.dashboard.reading.optimisation import NEWEST, Choice, Forest, Plan, by_depth, read_forest
 from stepwell.dashboard.runs import RunFolder
-from stepwell.dashboard.visit import link
 from stepwell.errors import NotFound
 from stepwell.pool.keeping import Retention
 from stepwell.pool.store import SQLitePool

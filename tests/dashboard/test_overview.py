@@ -1,5 +1,6 @@
 """The first page's figures, and when it calls for a person."""
 
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,21 @@ def test_a_group_that_cannot_become_ready_is_named_and_urgent(empty: SQLitePool)
     assert found.urgent
     assert "lack 2 trajectories" in found.what
     assert found.path == "/representation?group_ids=g"
+
+
+def test_an_update_that_measured_no_finite_number_is_urgent_while_it_is_the_newest_of_its_run(
+    empty: SQLitePool,
+) -> None:
+    lost = (("loss", nan), ("reward_mean", 0.5), ("grad_norm", inf))
+    empty.put(UpdateInfo(run="run", policy_version=1, metrics=lost, created_at=NOW))
+    empty.put(UpdateInfo(run="other", policy_version=1, metrics=(("loss", -inf),), created_at=NOW))
+    assert problems(empty) == {
+        "The newest update of 'run' measured NaN for grad_norm, loss": True,
+        "The newest update of 'other' measured ∞ for loss": True,
+    }
+    for run in ("run", "other"):
+        empty.put(UpdateInfo(run=run, policy_version=2, metrics=(("loss", 1.0),), created_at=NOW))
+    assert problems(empty) == {}
 
 
 def test_failures_are_a_problem_for_an_hour_with_their_commonest_reason(empty: SQLitePool) -> None:

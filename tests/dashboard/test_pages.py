@@ -1,17 +1,21 @@
 """The pages, in NiceGUI's simulated browser: right figures, no stored text as markup, and an answer to every state."""
 
+import posixpath
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from nicegui import ui
 from nicegui.testing import User, user_simulation
 
 from stepwell.dashboard import frame
+from stepwell.dashboard.addresses import trajectory_address, update_address
 from stepwell.dashboard.mounting import register
+from stepwell.dashboard.reading.representation import place_of
 from stepwell.dashboard.visit import Desk
 from stepwell.pool.store import SQLitePool
-from stepwell.types import Step, TrajectoryInfo
+from stepwell.types import Step, TrajectoryInfo, UpdateInfo
 from tests.dashboard.records import small_pool
 
 
@@ -119,6 +123,8 @@ async def test_the_markup_of_a_page_holds_no_stored_text_unescaped(user: User) -
 async def test_an_unknown_trajectory_is_said_to_be_unknown(user: User) -> None:
     await user.open("/trajectory/nowhere")
     await user.should_see("There is no trajectory 'nowhere' in this pool.")
+    (search,) = user.find(kind=ui.link, content="Search for trajectories").elements
+    assert search.props["href"] == "/representation"
 
 
 async def test_an_empty_pool_says_what_to_do(tmp_path: Path) -> None:
@@ -134,3 +140,30 @@ async def test_a_pool_that_cannot_be_read_is_said_so(user: User, pool: SQLitePoo
     pool.close()
     await user.open("/")
     await user.should_see("The pool cannot be read")
+
+
+async def test_what_is_wrong_in_an_address_is_said_to_be_ignored(user: User) -> None:
+    await user.open("/representation?statuses=bogus&text=%25")
+    await user.should_see("ignored: statuses bogus; text %.")
+    await user.should_see("2 trajectories, newest first", retries=100)
+    await user.open("/representation?statuses=open")
+    await user.should_not_see("ignored")
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "a?b#c%2e", "ü ö"])
+async def test_a_browser_finds_a_trajectory_and_an_update_whatever_they_are_called(
+    user: User, pool: SQLitePool, name: str
+) -> None:
+    pool.put(TrajectoryInfo(id=name, task_id="found"), UpdateInfo(run=name, policy_version=7))
+    for address, seen in ((trajectory_address(name), "found"), (update_address(name, 7), name)):
+        path = urlsplit(address).path
+        assert unquote(path) == posixpath.normpath(unquote(path))  # what browsers do to it
+        await user.open(address)
+        await user.should_see(seen, retries=100)
+    assert place_of(pool, name) == trajectory_address(name)
+
+
+async def test_a_pool_whose_file_was_moved_away_is_said_so(user: User, pool: SQLitePool, tmp_path: Path) -> None:
+    await user.open("/")
+    (tmp_path / "pool.sqlite").rename(tmp_path / "old.sqlite")
+    await user.should_see("the file was moved away or replaced", retries=100)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.curation.selection import Selection
-from stepwell.dashboard.reading.representation import EVERY, place_of, query_of, selection_of
+from stepwell.dashboard.reading.representation import EVERY, ignored, place_of, query_of, selection_of
 from stepwell.pool.store import SQLitePool
 from tests.dashboard.records import small_pool
 
@@ -39,7 +39,7 @@ def pool(tmp_path: Path) -> Iterator[SQLitePool]:
             "group_ids": LISTS,
             "statuses": st.just(("open", "failed")),
             "channel": NAMES,
-            "text": NAMES,
+            "text": NAMES.filter(lambda text: any(map(str.isalnum, text))),
             "min_reward": st.floats(-1e9, 1e9),
             "max_reward": st.floats(-1e9, 1e9),
             "min_policy_version": st.integers(0, 2**63 - 1),
@@ -70,6 +70,9 @@ def test_without_conditions_everything_is_wanted_and_the_address_is_short() -> N
         ("max_policy_version", "1.5"),
         ("created_after", "yesterday"),
         ("created_after", "9999-12-31T23:59-14:00"),
+        ("created_before", "0001-01-01T00:00+14:00"),
+        ("text", "% …"),
+        ("text", "_"),
         ("nonsense", "1"),
         ("tags", "," * 200),
         ("agents", '"'),
@@ -79,6 +82,19 @@ def test_what_is_wrong_in_an_address_spoils_nothing_else(pool: SQLitePool, name:
     selection = selection_of({name: value, "statuses": "terminated"} | {name: value}, UTC)
     pool.trajectories(selection)
     assert selection_of({name: value, "channel": "c"}, UTC).channel == "c"
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        ({}, {}),
+        ({"statuses": "bogus", "channel": "c"}, {"statuses": "bogus"}),
+        ({"text": "%", "min_steps": "few"}, {"text": "%", "min_steps": "few"}),
+        ({"text": "100 %", "statuses": "open"}, {}),
+    ],
+)
+def test_what_is_left_out_of_an_address_is_known(query: dict[str, str], wrong: dict[str, str]) -> None:
+    assert ignored(query, UTC) == wrong
 
 
 def test_a_time_without_an_offset_is_one_of_the_viewer() -> None:

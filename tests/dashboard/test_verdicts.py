@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.dashboard.reading.audit import audit, undoing
+from stepwell.dashboard.reading.audit import audit, overruled, undoing
 from stepwell.errors import Conflict
 from stepwell.pool.readiness import facts_of
 from stepwell.types import Annotation
@@ -110,3 +110,18 @@ def test_of_two_remarks_undo_takes_back_ones_own_and_the_other_stands() -> None:
     theirs, mine = remark("look at step 3"), remark("why?")
     notes = undo_all([theirs, mine], [mine])
     assert [one.note.text for one in audit(notes) if one.holds] == ["look at step 3"]
+
+
+@given(SAID, st.data())
+def test_only_words_that_somebody_could_not_know_of_are_overruled(notes: list[Annotation], data: st.DataObject) -> None:
+    known = data.draw(st.sets(st.sampled_from([note.id for note in notes]))) if notes else set()
+    mine = Annotation.verdict("trajectory", "t", "accept")
+    verdicts = [note for note in notes if (note.target_id, note.kind) == ("t", "verdict")]
+    newest = verdicts[-1] if verdicts else None
+    expected = None if newest is None or newest.id in known else newest
+    assert overruled([*notes, mine], mine, known) == expected
+
+
+def test_a_remark_overrules_nobody() -> None:
+    theirs, mine = remark("look at step 3"), remark("why?")
+    assert overruled([theirs, mine], mine, set()) is None

@@ -87,3 +87,30 @@ def test_a_file_that_may_not_be_used_is_a_pool_error_that_says_what_to_do() -> N
             "SQLite must be allowed to write the file and its folder, even to read: allow it, or copy it"
         )
     assert to_reach.endswith("pool.sqlite cannot be reached: Permission denied")
+
+
+def test_while_its_file_is_moved_away_a_pool_is_neither_read_nor_written(path: Path) -> None:
+    pool, away = SQLitePool.open(path), path.with_name("away.sqlite")
+    pool.put(TrajectoryInfo(id="before"))
+    path.rename(away)
+    for _ in range(2):  # nor does a connection that is made anew make a new file
+        refused(pool)
+        assert not path.exists()
+    away.rename(path)
+    pool.put(TrajectoryInfo(id="after"))
+    assert [line.info.id for _, line in pool.trajectories()] == ["after", "before"]
+    pool.close()
+
+
+def test_a_pool_is_neither_read_nor_written_once_another_file_is_in_its_place(path: Path, tmp_path: Path) -> None:
+    pool, other = SQLitePool.open(path), tmp_path / "other.sqlite"
+    SQLitePool.open(other).close()
+    other.replace(path)
+    refused(pool)
+    pool.close()
+
+
+def refused(pool: SQLitePool) -> None:
+    for ask in (lambda: pool.put(TrajectoryInfo(id="lost")), lambda: pool.release_all("c"), pool.cursor):
+        with pytest.raises(PoolError, match=r"^pool.sqlite: the file was moved away or replaced"):
+            ask()

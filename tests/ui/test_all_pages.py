@@ -13,7 +13,7 @@ from stepwell.cli.invented import fill
 from stepwell.dashboard.pages import PAGES
 from stepwell.pool.store import SQLitePool
 from tests.dashboard.records import small_pool
-from tests.ui.conftest import PATIENCE, SMALL, serve
+from tests.ui.conftest import PATIENCE, SMALL, say_zone, serve
 
 ATTACK = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>{{ 6 * 7 }}"
 EXAMPLES = {
@@ -47,6 +47,7 @@ def open_page(browser: Browser, url: str) -> Iterator[Open]:
             base_url=base, viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id="UTC"
         )
         context.set_default_timeout(PATIENCE)
+        say_zone(context, base, "UTC")
         contexts.append(context)
         page = context.new_page()
         page.goto(path)

@@ -58,18 +58,20 @@ def test_a_key_rejects_for_training_and_undo_brings_it_back(page: Page, pool: Po
 
 def test_undo_goes_back_level_by_level_over_several_trajectories(page: Page, pool: Pool) -> None:
     page.goto(judging(trajectory_ids=["traj-0-0", "traj-0-1"]))
-    expect(page.get_by_text("1 of 2")).to_be_visible()
+    expect(page.get_by_text("2 match, newest first")).to_be_visible()
+    newer, older = (page.get_by_role("link", name=name, exact=True) for name in ("traj-0-1", "traj-0-0"))
+    expect(newer).to_be_visible()
     page.keyboard.press("a")
     expect(page.get_by_text("accepted", exact=True)).to_be_visible()
     page.keyboard.press("r")
     expect(page.get_by_text("rejected", exact=True)).to_be_visible()
     page.keyboard.press("j")
-    expect(page.get_by_text("2 of 2")).to_be_visible()
+    expect(older).to_be_visible()
     page.keyboard.press("r")
     expect(page.get_by_text("rejected", exact=True)).to_be_visible()
-    for number, verdict in (("2 of 2", "no verdict"), ("1 of 2", "accepted"), ("1 of 2", "no verdict")):
+    for shown, verdict in ((older, "no verdict"), (newer, "accepted"), (newer, "no verdict")):
         page.keyboard.press("u")
-        expect(page.get_by_text(number)).to_be_visible()
+        expect(shown).to_be_visible()
         expect(page.get_by_text(verdict, exact=True)).to_be_visible()
     page.keyboard.press("u")
     expect(page.get_by_text("Nothing was said from this tab")).to_be_visible()
@@ -78,18 +80,18 @@ def test_undo_goes_back_level_by_level_over_several_trajectories(page: Page, poo
 def test_keys_that_are_pressed_faster_than_the_pool_answers_count_each_in_order(page: Page, pool: Pool) -> None:
     ids = [f"traj-0-{number}" for number in range(4)]
     page.goto(judging(trajectory_ids=ids))
-    expect(page.get_by_text("1 of 4")).to_be_visible()
+    expect(page.get_by_text("4 match, newest first")).to_be_visible()
     for key in "rjajrja":
         page.keyboard.press(key)
-    expect(page.get_by_text("4 of 4")).to_be_visible()
+    expect(page.get_by_role("link", name=ids[0], exact=True)).to_be_visible()
     expect(page.get_by_text("accepted", exact=True)).to_be_visible()
-    assert [verdicts(pool, one)[-1] for one in reversed(ids)] == ["reject", "accept", "reject", "accept"]
+    assert [verdicts(pool, one)[-1:] for one in reversed(ids)] == [["reject"], ["accept"], ["reject"], ["accept"]]
 
 
 def test_words_are_given_by_key_and_typing_them_judges_nothing(page: Page, pool: Pool) -> None:
     before = pool.trajectory(ONE)
     page.goto(judging(trajectory_ids=[ONE]))
-    expect(page.get_by_text("1 of 1")).to_be_visible()
+    expect(page.get_by_text("1 match, newest first")).to_be_visible()
     page.keyboard.press("t")
     page.get_by_label("Tag", exact=True).press_sequentially("rare tact")
     page.keyboard.press("Enter")
@@ -155,7 +157,7 @@ def test_two_people_judge_the_same_the_newest_holds_and_nothing_is_lost(
     other = context.new_page()
     for tab in (page, other):
         tab.goto(judging(trajectory_ids=[ONE]))
-        expect(tab.get_by_text("1 of 1")).to_be_visible()
+        expect(tab.get_by_text("1 match, newest first")).to_be_visible()
     page.keyboard.press("a")
     expect(other.get_by_text("accepted", exact=True)).to_be_visible()
     other.keyboard.press("r")

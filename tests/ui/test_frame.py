@@ -10,7 +10,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
@@ -23,11 +23,14 @@ from tests.fakes.models import tiny_renderer
 
 
 @pytest.mark.short
-def test_times_are_in_the_viewers_zone(page: Page, pool: SQLitePool) -> None:
+def test_times_are_in_the_viewers_zone_from_the_first_visit_on(browser: Browser, url: str, pool: SQLitePool) -> None:
+    context = browser.new_context(base_url=url, timezone_id="Asia/Kathmandu")
+    page = context.new_page()
     info = pool.trajectory("traj-0-0").info
     page.goto("/trajectory/traj-0-0")
     there = datetime.fromtimestamp(info.created_at, UTC).astimezone(ZoneInfo("Asia/Kathmandu"))
     expect(page.get_by_text(f"{there:%Y-%m-%d %H:%M:%S}")).to_be_visible()
+    context.close()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -12,9 +12,8 @@ from nicegui.events import GenericEventArguments
 from pydantic.fields import FieldInfo
 
 from stepwell.config import Config
+from stepwell.dashboard.moments import TIMES, moment, written
 
-_TIMES: Final = frozenset({"created_after", "created_before"})
-"""Fields that are Unix times in seconds, which nobody writes by hand."""
 _CONSTANT: Final = "use"
 """Names a rule; chosen when the rule is added."""
 
@@ -90,8 +89,8 @@ class Form:
         elif kind.many:
             element = ui.input_chips(label, value=list(value or ()), new_value_mode="add-unique", on_change=changed)
             element.on("blur", partial(_add, element), js_handler="(event) => emit(event.target.value)")
-        elif name in _TIMES:
-            element = ui.input(label, value=self._written(value), on_change=changed)
+        elif name in TIMES:
+            element = ui.input(label, value=written(value, self._zone), on_change=changed)
             element.props("type=datetime-local stack-label")
         elif kind.base in (int, float):
             element = ui.number(label, value=value, on_change=changed).props("step=any clearable")
@@ -101,20 +100,11 @@ class Form:
 
     def _read(self, name: str) -> Value:
         field, value = self._fields[name], self._inputs[name].value
-        if name in _TIMES:
-            return self._moment(value)
+        if name in TIMES:
+            return moment(value or "", self._zone)
         if kind_of(field.annotation).many:
             return tuple(value)
         return None if value == "" else value
-
-    def _written(self, moment: float | None) -> str:
-        return "" if moment is None else datetime.fromtimestamp(moment, self._zone).strftime("%Y-%m-%dT%H:%M")
-
-    def _moment(self, text: str | None) -> float | None:
-        try:
-            return datetime.fromisoformat(text).replace(tzinfo=self._zone).timestamp() if text else None
-        except ValueError:
-            return None
 
 
 def _add(chips: ui.input_chips, event: GenericEventArguments) -> None:

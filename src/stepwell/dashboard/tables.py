@@ -1,5 +1,6 @@
 """Tables that pages share: columns, and cells that lead somewhere."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -51,4 +52,11 @@ def table(columns: Sequence[dict[str, Any]], *, key: str, links: Sequence[str] =
 def fill(shown: ui.table, rows: Sequence[dict[str, Any]]) -> None:
     """Give a table its rows; it is turned over only if it has more than a page of them."""
     shown.props(f':hide-pagination="{"false" if len(rows) > PAGE else "true"}"')
-    shown.rows = list(rows)
+    shown.rows = [{name: _sent(value) for name, value in row.items()} for row in rows]
+
+
+def _sent(value: object) -> object:
+    """JSON has no word for numbers that are not finite; what JavaScript calls them, `number` shows as NaN and ∞."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value).replace("nan", "NaN").replace("inf", "Infinity")
+    return value

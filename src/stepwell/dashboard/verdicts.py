@@ -15,7 +15,7 @@ from nicegui import ui
 from nicegui.events import KeyEventArguments
 
 from stepwell.dashboard.dialogs import numbered, told
-from stepwell.dashboard.reading.audit import Said, audit, undoing
+from stepwell.dashboard.reading.audit import Said, audit, overruled, undoing
 from stepwell.dashboard.reading.trajectory import Head
 from stepwell.dashboard.visit import Visit
 from stepwell.errors import Conflict, InvalidRequest, NotFound, StepwellError
@@ -167,10 +167,18 @@ class Judge:
         with self._client:
             note = await make(self._visit.pool, head)
         if note is not None:
-            await asyncio.to_thread(self._visit.pool.put, note)
+            other = await asyncio.to_thread(self._write, head, note)
             self._done.append((_about(head), note))
             self._own.add(note.id)
+            if other is not None:
+                self._notify(f"Somebody said {_spoken(other)} just now; yours holds.", "warning")
             await self._changed(_about(head))
+
+    def _write(self, head: Head, note: Annotation) -> Annotation | None:
+        """Write it; gives what somebody else said meanwhile and does not hold any more."""
+        self._visit.pool.put(note)
+        known = self._own | {one.id for one in head.notes}
+        return overruled(self._visit.pool.notes(_about(head)), note, known)
 
     async def _undo(self) -> None:
         if not self._done:
@@ -273,6 +281,11 @@ def _row(one: Said, places: dict[str, str], visit: Visit) -> dict[str, object]:
         "words": note.text,
         "holds": one.holds,
     }
+
+
+def _spoken(note: Annotation) -> str:
+    """As one would say it."""
+    return note.name if note.kind == "verdict" else _said(note)
 
 
 def _said(note: Annotation) -> str:

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from typing import Final
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import Request
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link
+from stepwell.dashboard.moments import calendar
 from stepwell.dashboard.reading.drift import DriftLog
 from stepwell.dashboard.runs import Runs
 from stepwell.dashboard.tokens import Decoders
@@ -65,17 +67,13 @@ class Visit:
 
     def time(self, seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         """A Unix time in seconds, in the viewer's zone."""
-        return datetime.fromtimestamp(seconds, self.zone).strftime(form)
+        at = calendar(seconds, self.zone)
+        return f"Unix time {seconds:g}" if at is None else at.strftime(form)
 
     def remember(self, **state: object) -> None:
         """Make the address bar a deep link to this state; what is empty or None is left out."""
         kept = {name: str(value) for name, value in state.items() if value is not False and value not in (None, "")}
         ui.navigate.history.replace(link(self.path, **kept))
-
-
-def link(path: str, **query: object) -> str:
-    """An address on the dashboard."""
-    return f"{path}?{urlencode(query)}" if query else path
 
 
 def visit(desk: Desk, request: Request) -> Visit:

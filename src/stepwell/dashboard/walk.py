@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
+from stepwell.dashboard.addresses import trajectory_address
 from stepwell.dashboard.icicle import Bar, Place, bars, picture, place_of, shown, words
 from stepwell.dashboard.reading.optimisation import Forest
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 
 _TEXT: Final = 2_000
@@ -120,7 +120,7 @@ def _show_segment(forest: Forest, number: int, visit: Visit) -> None:
     ui.label("Steps whose rows end here").classes("text-sm sw-quiet")
     for row in ending[:_STEPS]:
         with ui.row().classes("items-baseline gap-3"):
-            address = link(f"/trajectory/{quote(row.trajectory_id, safe='')}", step=row.index)
+            address = trajectory_address(row.trajectory_id, step=row.index)
             ui.link(f"{row.trajectory_id}, step {row.index}", address)
             ui.label(f"{row.prompt:,} prompt tokens, {row.response:,} sampled").classes("text-sm sw-quiet")
     if len(ending) > _STEPS:

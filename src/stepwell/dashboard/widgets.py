@@ -9,8 +9,9 @@ STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "fail
 # Vue templates: `{{ }}` and `:href` escape what they are given.
 TRAJECTORY_CELL: Final = """
 <q-td :props="props" style="max-width: 21em; overflow: hidden; text-overflow: ellipsis">
-  <a :href="'/trajectory/' + encodeURIComponent(props.value)" class="text-primary">{{ props.value }}</a>
-</q-td>"""
+  <a :href="['.', '..'].includes(props.value) ? '/curation?tab=judge&at=' + props.value
+    : '/trajectory/' + encodeURIComponent(props.value)" class="text-primary">{{ props.value }}</a>
+</q-td>"""  # as `trajectory_address`
 LONG_CELL: Final = """
 <q-td :props="props" style="max-width: 14em; overflow: hidden; text-overflow: ellipsis" :title="props.value">
   {{ props.value }}
@@ -40,6 +41,11 @@ class Tile:
     def show(self, value: str, detail: str) -> None:
         """Fill in the figure and the line."""
         self._value.text, self._detail.text = value, detail
+
+
+def figure(value: float, form: str) -> str:
+    """A number for people, of whom few say nan and inf."""
+    return format(value, form).replace("nan", "NaN").replace("inf", "∞")
 
 
 def heading(text: str) -> ui.label:

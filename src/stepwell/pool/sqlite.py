@@ -31,6 +31,7 @@ class SQLitePool(SQLPool):
     Readers never wait. Writers of other processes take turns; one that waits for more than 30 s fails with PoolError.
     A full disk, a file that may not be written and damaged pages are PoolErrors with SQLite's own words: nothing of
     the call is stored, and what was acknowledged before stays so. A file on a network drive is no place for a pool.
+    While the file is moved away, or another is in its place, whatever is asked is a PoolError.
     """
 
     @classmethod
@@ -52,8 +53,9 @@ class SQLitePool(SQLPool):
         if not read_only:
             _make_folder(path)
         _prepare(path, read_only=read_only)
-        reader = _engine(path, "ro", "BEGIN")
-        writer = None if read_only else _engine(path, "rwc", "BEGIN IMMEDIATE")
+        check = partial(_check_place, path, _identity(path))
+        reader = _engine(path, "ro", "BEGIN", check=check)
+        writer = None if read_only else _engine(path, "rwc", "BEGIN IMMEDIATE", check=check)
         backup = partial(_backup, path)
         storage = Storage(
             name=path.name, reader=reader, writer=writer, passes=lambda _: False, clock=clock, backup=backup
@@ -104,17 +106,41 @@ def _make_folder(path: Path) -> None:
         raise PoolError(f"cannot make the folder of {path}: {error.strerror}") from error
 
 
-def _engine(path: Path, mode: str, begin: str, *, references: bool = True) -> sa.Engine:
-    """Connections to `path` whose transactions start with the statement `begin`, and check `references` of rows."""
-    engine = sa.create_engine(
-        "sqlite://", creator=lambda: _connect(path, mode, references), poolclass=sa.QueuePool, max_overflow=-1
-    )
-    sa.event.listen(engine, "begin", partial(_begin, begin))
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another of the same name; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _check_place(path: Path, opened: tuple[int, int] | None) -> None:
+    """What is written to a file that nobody finds any more is lost. Takes a microsecond. Raises PoolError."""
+    if _identity(path) != opened:
+        raise PoolError(f"{path.name}: the file was moved away or replaced while it was open: put it back, or restart")
+
+
+def _engine(
+    path: Path, mode: str, begin: str, *, references: bool = True, check: Callable[[], None] = lambda: None
+) -> sa.Engine:
+    """Connections to `path`, with a `check` before each is made and before each of its transactions.
+
+    Those start with the statement `begin`, and check `references` of rows.
+    """
+
+    def connect() -> sqlite3.Connection:
+        check()  # or else it would make a new, empty file
+        return _connect(path, mode, references)
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, max_overflow=-1)
+    sa.event.listen(engine, "begin", partial(_begin, begin, check))
     return engine
 
 
-def _begin(statement: str, connection: sa.Connection) -> None:
+def _begin(statement: str, check: Callable[[], None], connection: sa.Connection) -> None:
     """Straight to the driver: SQLAlchemy takes as long to pass it on as SQLite takes to store a step."""
+    check()
     driver: Any = connection.connection.driver_connection
     try:
         driver.execute(statement)

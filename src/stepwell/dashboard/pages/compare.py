@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link, trajectory_address
 from stepwell.dashboard.pages.trajectory.style import add_style
 from stepwell.dashboard.pages.trajectory.summary import rewarded, versions
 from stepwell.dashboard.reading.compare import (
@@ -19,7 +19,7 @@ from stepwell.dashboard.reading.compare import (
     read_pairs,
 )
 from stepwell.dashboard.reading.trajectory import Head, StepView, Turn
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading, status_badge
 from stepwell.errors import StepwellError
 
@@ -129,7 +129,7 @@ def _head(head: Head, visit: Visit) -> None:
     info = head.summary.info
     with ui.card().classes("w-full gap-1"):
         with ui.row().classes("items-center gap-2"):
-            ui.link(info.id, f"/trajectory/{quote(info.id, safe='')}").classes("sw-text font-medium")
+            ui.link(info.id, trajectory_address(info.id)).classes("sw-text font-medium")
             status_badge(head.summary.status)
         ui.label(f"reward {rewarded(head.reward_parts)}").classes("text-sm")
         low, high = head.summary.policy_version_min, head.summary.policy_version_max

@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import update_address
 from stepwell.dashboard.frame import follow
 from stepwell.dashboard.learning import LearningCurves
 from stepwell.dashboard.reading.consumption import Consumers, read_consumers
@@ -181,8 +181,3 @@ def _update(update: UpdateInfo, visit: Visit) -> dict[str, object]:
         "oldest": metrics.get("staleness_max"),
         "publish": metrics.get("seconds_publish"),
     }
-
-
-def update_address(run: str, version: int) -> str:
-    """Where the page of an update is."""
-    return f"/update/{quote(run, safe='')}/{version}"

@@ -7,10 +7,10 @@ from typing import Final
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link, update_address
 from stepwell.dashboard.charts import line, lines
 from stepwell.dashboard.drift import DriftTable
 from stepwell.dashboard.icicle import STYLE, Place
-from stepwell.dashboard.pages.consumption import update_address
 from stepwell.dashboard.reading.optimisation import (
     MEASURED,
     MOST_STEPS,
@@ -23,9 +23,9 @@ from stepwell.dashboard.reading.optimisation import (
     read_update,
 )
 from stepwell.dashboard.reading.updates import measured
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.walk import TreeWalk
-from stepwell.dashboard.widgets import Tile, heading
+from stepwell.dashboard.widgets import Tile, figure, heading
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool.base import Pool
 from stepwell.pool.fidelity import Fidelity
@@ -229,4 +229,4 @@ def _figures(forest: Forest) -> list[tuple[str, str]]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+    return figure(value, ",.0f" if float(value).is_integer() else ",.3f")

@@ -7,10 +7,12 @@ from typing import Any, Final, get_args
 from nicegui import ui
 
 from stepwell.dashboard.frame import follow
+from stepwell.dashboard.moments import written
 from stepwell.dashboard.reading.representation import (
     EVERY,
     PAGE,
     Found,
+    ignored,
     listed,
     place_of,
     query_of,
@@ -23,6 +25,7 @@ from stepwell.errors import StepwellError
 from stepwell.pool.base import TrajectorySummary
 from stepwell.types import Status
 
+_IGNORED: Final = "Not a condition that anything could meet, and ignored: {}."
 _NOTHING: Final = "No trajectory is like that. Take a condition away, or clear them all."
 _EMPTY: Final = (
     "Nothing has been collected yet. Point an agent's base URL at the gateway (stepwell serve), and what it does "
@@ -81,6 +84,7 @@ class RepresentationView:
         self._before = int(before) if before.isdecimal() and len(before) < 19 else None
         self._newer: list[int | None] = []  # where the pages begin from which one came here
         self._last: int | None = None
+        self._ignored = ignored(visit.query, visit.zone)
         self._fields: dict[str, Any] = {}
         with parent:
             with ui.row().classes("w-full gap-4 items-start"):
@@ -92,6 +96,8 @@ class RepresentationView:
                     self._conditions()
             with ui.card().classes("w-full"):
                 self._results()
+        if self._ignored:
+            self._address()
 
     def _search(self) -> None:
         self._fields["text"] = (
@@ -143,8 +149,7 @@ class RepresentationView:
         self._fields[name] = field.props(f'debounce=400 outlined dense clearable aria-label="{label}"').classes("grow")
 
     def _time(self, name: str) -> None:
-        seconds = getattr(self._selection, name)
-        shown = "" if seconds is None else self._visit.time(seconds, "%Y-%m-%dT%H:%M")
+        shown = written(getattr(self._selection, name), self._visit.zone)
         field = ui.input(_LABELS[name], value=shown, on_change=self._changed)
         look = f'type=datetime-local stack-label debounce=400 outlined dense clearable aria-label="{_LABELS[name]}"'
         self._fields[name] = field.props(look).classes("w-full")
@@ -159,6 +164,7 @@ class RepresentationView:
             self._on = ui.button("Older", on_click=self._page_on).props("icon-right=chevron_right")
             for button in (self._back, self._on):
                 button.props("flat dense no-caps")
+        self._unheard = ui.label().classes("sw-text").props('role="status"')
         self._said = ui.label().classes("sw-text")
         self._table = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense").classes("w-full")
         self._table.add_slot("body-cell-id", TRAJECTORY_CELL)
@@ -207,6 +213,8 @@ class RepresentationView:
 
     def _show(self, found: Found, problem: str) -> None:
         asked = bool(self._asked)
+        self._unheard.text = _IGNORED.format("; ".join(f"{name} {text}" for name, text in self._ignored.items()))
+        self._unheard.set_visibility(bool(self._ignored))
         nothing = _NOTHING if asked or self._before is not None else _EMPTY
         self._last = found[-1][0] if len(found) == PAGE else None
         self._said.text = problem or ("" if found else nothing)
@@ -219,7 +227,7 @@ class RepresentationView:
 
     async def _changed(self) -> None:
         said = {name: _said(field.value) for name, field in self._fields.items()}
-        self._selection = selection_of(said, self._visit.zone)
+        self._selection, self._ignored = selection_of(said, self._visit.zone), ignored(said, self._visit.zone)
         await self._turn_to(None, [])
 
     @property
@@ -236,8 +244,11 @@ class RepresentationView:
 
     async def _turn_to(self, before: int | None, newer: list[int | None]) -> None:
         self._before, self._newer = before, newer
-        self._visit.remember(**self._asked, before=before)
+        self._address()
         await self.read()
+
+    def _address(self) -> None:
+        self._visit.remember(**self._asked, before=self._before)
 
     async def _go(self) -> None:
         wanted = str(self._id.value or "").strip()

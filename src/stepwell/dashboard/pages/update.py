@@ -1,20 +1,20 @@
 """One update: what it measured, what it was trained on with the credit of each step, and what was not taken."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 import numpy as np
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link, trajectory_address, update_address
 from stepwell.dashboard.charts import lines
-from stepwell.dashboard.pages.consumption import update_address
 from stepwell.dashboard.reading.update import GroupCredit, UpdateView, read_update_view
 from stepwell.dashboard.reading.updates import measured
 from stepwell.dashboard.tables import fill, number, table, text
-from stepwell.dashboard.visit import Visit, link
-from stepwell.dashboard.widgets import Tile, heading
+from stepwell.dashboard.visit import Visit
+from stepwell.dashboard.widgets import Tile, figure, heading
 from stepwell.errors import NotFound, PoolError
 from stepwell.pool.credit import StepCredit
 
@@ -108,11 +108,11 @@ def _head(view: UpdateView, visit: Visit) -> None:
 def _figures(view: UpdateView) -> None:
     metrics = measured(view.update)
     published = metrics.get("seconds_publish")
-    details = {"seconds_learn": f"{published:.2f} s to publish"} if published is not None else {}
+    details = {"seconds_learn": f"{figure(published, '.2f')} s to publish"} if published is not None else {}
     with ui.row().classes("w-full gap-4 items-stretch"):
         for metric, (name, form) in _TILES.items():
             if metric in metrics:
-                Tile(name).show(format(metrics[metric], form), details.get(metric, ""))
+                Tile(name).show(figure(metrics[metric], form), details.get(metric, ""))
 
 
 def _credit(view: UpdateView, credits: tuple[StepCredit, ...], visit: Visit) -> None:
@@ -152,7 +152,7 @@ def _step_row(line: StepCredit) -> dict[str, object]:
     return {
         "step": line.step_id,
         "trajectory": line.trajectory_id,
-        "trajectory_href": link(f"/trajectory/{quote(line.trajectory_id, safe='')}", step=line.index),
+        "trajectory_href": trajectory_address(line.trajectory_id, step=line.index),
         "index": line.index,
         "tokens": line.tokens,
         "advantage": None if line.left_out else line.advantage,
@@ -173,6 +173,7 @@ def _not_taken(view: UpdateView) -> None:
 
 
 def _histogram(advantages: list[float]) -> dict[str, Any]:
+    advantages = [advantage for advantage in advantages if math.isfinite(advantage)]
     counts, edges = np.histogram(advantages, bins=_BINS) if advantages else (np.zeros(0), np.zeros(1))
     width = float(edges[-1] - edges[0]) / _BINS
     centres = [float(edge) + width / 2 for edge in edges[:-1]]

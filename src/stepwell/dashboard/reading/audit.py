@@ -63,6 +63,21 @@ def undoing(notes: Sequence[Annotation], done: Annotation, own: Collection[str])
     return replace(restored, id=new_id("note"), created_at=time.time())
 
 
+def overruled(notes: Sequence[Annotation], said: Annotation, known: Collection[str]) -> Annotation | None:
+    """The newest word whose place `said` took, if whoever said it could not know of it.
+
+    Args:
+        notes: all that was said of the trajectory, `said` included, oldest first.
+        said: what took its place.
+        known: ids of what was shown to whoever said it, or is theirs.
+    """
+    if _is_remark(said):
+        return None
+    same = [note for note in notes if _place(note) == _place(said)]
+    before = next(reversed(same[: same.index(said)]), None)
+    return None if before is None or before.id in known else before
+
+
 def _nothing(notes: Sequence[Annotation], done: Annotation) -> Annotation:
     """Says what held while nothing was said."""
     match done.kind:

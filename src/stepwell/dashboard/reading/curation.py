@@ -4,11 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import Final, get_args
 
 from pydantic import ValidationError
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.moments import TIMES, calendar
 from stepwell.pool.base import Pool, TrajectorySummary
 from stepwell.pool.lease import ReadyCount, Unit
 from stepwell.pool.sifting import enough
@@ -148,12 +150,15 @@ def written(selection: Selection) -> str:
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")) if values else ""
 
 
-def read_selection(text: str) -> Selection:
-    """A selection from a deep link; the default one if the link is wrong."""
+def read_selection(text: str, zone: tzinfo) -> Selection:
+    """A selection from a deep link, without times that `zone` has not; the default one if the link is wrong."""
     try:
-        return Selection.model_validate_json(text or "{}")
+        given = Selection.model_validate_json(text or "{}")
     except ValidationError:
         return Selection()
+    times = {name: getattr(given, name) for name in TIMES}
+    wrong = [name for name, at in times.items() if at is not None and calendar(at, zone) is None]
+    return given.model_copy(update=dict.fromkeys(wrong))
 
 
 def described(selection: Selection) -> Sequence[tuple[str, str]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stepwell.dashboard.reading.updates import REWARD_METRIC, SAMPLED, UpdateLog, measured
+from stepwell.dashboard.reading.updates import REWARD_METRIC, SAMPLED, UpdateLog, finite, measured
 from stepwell.types import UpdateInfo
 
 UNSET: Final = "not set"
@@ -61,7 +61,7 @@ def summaries(log: UpdateLog) -> list[RunSummary]:
 
 
 def _summary(run: str, updates: Sequence[UpdateInfo]) -> RunSummary:
-    metrics = [measured(update) for update in updates]
+    metrics = [finite(update) for update in updates]
     rewards = [own[REWARD_METRIC] for own in metrics if REWARD_METRIC in own]
     sampled = [own[SAMPLED] for own in metrics if SAMPLED in own]
     seconds = ("seconds_collect", "seconds_learn", "seconds_publish")
@@ -69,7 +69,7 @@ def _summary(run: str, updates: Sequence[UpdateInfo]) -> RunSummary:
         run=run,
         updates=len(updates),
         version=updates[-1].policy_version,
-        last=metrics[-1].get(REWARD_METRIC),
+        last=measured(updates[-1]).get(REWARD_METRIC),
         best=max(rewards, default=None),
         tokens=sum(sampled) if sampled else None,
         seconds=sum(own.get(name, 0.0) for own in metrics for name in seconds),
@@ -111,7 +111,7 @@ def tool_use(log: UpdateLog, runs: Sequence[str]) -> list[Use]:
     """How agents acted, on average over each run's last updates: all of them, then by kind of task."""
     lines = []
     for run in runs:
-        recent = [measured(update) for update in log.of(run)[-RECENT:]]
+        recent = [finite(update) for update in log.of(run)[-RECENT:]]
         kinds = sorted({name.partition("/")[2] for own in recent for name in own if name.startswith("turns_of/")})
         lines += [Use(run=run, kind=kind, figures=_figures(recent, kind)) for kind in ("", *kinds)]
     return [line for line in lines if line.figures]

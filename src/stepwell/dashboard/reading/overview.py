@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isnan
 from typing import Final
 from urllib.parse import urlencode
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.addresses import update_address
 from stepwell.dashboard.reading.drift import DriftLog
-from stepwell.dashboard.reading.updates import UpdateLog
+from stepwell.dashboard.reading.updates import UpdateLog, finite, measured
 from stepwell.errors import NoProducer
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
 from stepwell.pool.fidelity import Fidelity
@@ -19,6 +21,8 @@ NEWEST: Final = 20
 
 LATELY: Final = 900.0
 """Seconds over which rates are taken."""
+_NAMED: Final = 5
+"""Metrics of an update that are named."""
 _LONG: Final = 3600.0  # seconds after which an open trajectory is a question
 
 
@@ -70,6 +74,7 @@ def read_overview(pool: Pool, log: UpdateLog, drift_log: DriftLog, now: float | 
         *_missing_producers(pool, consumers),
         *_expired(held, now),
         *_groups(pool, stats),
+        *_diverged(log),
         *_failures(pool, now),
         *_drifting(drift),
         *_lingering(pool, now),
@@ -124,7 +129,7 @@ def _curation(pool: Pool) -> Stage:
 
 
 def _optimisation(stats: PoolStats, log: UpdateLog) -> Stage:
-    ratio = next((dict(update.metrics).get("tree_ratio") for update in log.newest(1)), None)
+    ratio = next((finite(update).get("tree_ratio") for update in log.newest(1)), None)
     merged = "no update has said yet what merging saved" if ratio is None else f"{ratio:.0%} of tokens computed"
     return Stage("Optimisation", "/optimisation", f"{stats.groups_ready:,}", "groups ready", (merged,))
 
@@ -174,6 +179,20 @@ def _groups(pool: Pool, stats: PoolStats) -> Iterator[Problem]:
     if stats.groups_dropped:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in stats.groups_dropped[:3])
         yield Problem(f"Groups were dropped: {reasons}", "/consumption", urgent=False)
+
+
+def _diverged(log: UpdateLog) -> Iterator[Problem]:
+    for run in log.runs:
+        newest = log.of(run)[-1]
+        lost = sorted(measured(newest).keys() - finite(newest).keys())
+        if lost:
+            more = f" and {len(lost) - _NAMED:,} more" if len(lost) > _NAMED else ""
+            what = "NaN" if any(isnan(measured(newest)[name]) for name in lost) else "∞"
+            yield Problem(
+                f"The newest update of {run!r} measured {what} for {', '.join(lost[:_NAMED])}{more}",
+                update_address(run, newest.policy_version),
+                urgent=True,
+            )
 
 
 def _failures(pool: Pool, now: float) -> Iterator[Problem]:

@@ -3,13 +3,14 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, Final, get_args
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.addresses import link, trajectory_address
+from stepwell.dashboard.moments import TIMES, calendar, moment
 from stepwell.errors import NotFound
 from stepwell.pool.base import Pool, TrajectorySummary
 from stepwell.types import Verdict
@@ -22,8 +23,8 @@ NUMBERS: Final = (
     *("min_reward", "max_reward", "min_policy_version", "max_policy_version"),
     *("min_steps", "max_steps"),
 )
-TIMES: Final = ("created_after", "created_before")
 WORDS: Final = ("channel", "text")
+_NAMES: Final = (*LISTS, *NUMBERS, *TIMES, *WORDS)
 _PREFIXES: Final = ("", "resp_", "msg_", "rs_", "chatcmpl-", "cmpl-")
 """What answers' ids have before the id of their step."""
 
@@ -44,12 +45,13 @@ def read_page(pool: Pool, selection: Selection, before: int | None) -> Found:
 
 def selection_of(query: Mapping[str, str], zone: tzinfo) -> Selection:
     """What an address asks for. What is wrong in it is left out; a time without an offset is one of `zone`."""
-    fields: dict[str, Any] = {"verdicts": EVERY}
-    for name in (*LISTS, *NUMBERS, *TIMES, *WORDS):
-        value = _value(name, query.get(name, "").strip(), zone)
-        if value is not None and _fits(name, value):
-            fields[name] = value
-    return Selection(**fields)
+    return Selection(**{"verdicts": EVERY} | _fields(query, zone))
+
+
+def ignored(query: Mapping[str, str], zone: tzinfo) -> dict[str, str]:
+    """What `selection_of` leaves out, because it is wrong."""
+    fields = _fields(query, zone)
+    return {name: query[name] for name in _NAMES if query.get(name, "").strip() and name not in fields}
 
 
 def query_of(selection: Selection, zone: tzinfo) -> dict[str, str]:
@@ -65,38 +67,40 @@ def query_of(selection: Selection, zone: tzinfo) -> dict[str, str]:
 
 def written_time(seconds: float | None, zone: tzinfo) -> str:
     """A Unix time to the minute, with its offset; empty for None."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, zone).isoformat(timespec="minutes")
+    at = None if seconds is None else calendar(seconds, zone)
+    return "" if at is None else at.isoformat(timespec="minutes")
 
 
 def place_of(pool: Pool, wanted: str) -> str | None:
     """The page of the trajectory, step, answer or group with this id; None if there is none. Raises PoolError."""
     if pool.trajectories(Selection(trajectory_ids=(wanted,), verdicts=EVERY), limit=1):
-        return f"/trajectory/{quote(wanted, safe='')}"
+        return trajectory_address(wanted)
     for prefix in _PREFIXES:
         try:
             step = pool.step(wanted.removeprefix(prefix))
         except NotFound:
             continue
-        return f"/trajectory/{quote(step.trajectory_id, safe='')}?step={step.index}"
+        return trajectory_address(step.trajectory_id, step=step.index)
     try:
         pool.group_info(wanted)
     except NotFound:
         return None
-    return f"/representation?group_ids={quote(listed([wanted]), safe='')}"
+    return link("/representation", group_ids=listed([wanted]))
+
+
+def _fields(query: Mapping[str, str], zone: tzinfo) -> dict[str, Any]:
+    values = {name: _value(name, query.get(name, "").strip(), zone) for name in _NAMES}
+    return {name: value for name, value in values.items() if value is not None and _fits(name, value)}
 
 
 def _value(name: str, text: str, zone: tzinfo) -> Any:
-    """None: nothing is asked, or what is no number or time."""
-    if not text:
+    """None: nothing is asked, or what is no time or word."""
+    if not text or (name == "text" and not any(map(str.isalnum, text))):  # no index has what is no word
         return None
     if name in LISTS:
         return tuple(next(csv.reader([text]), []))
     if name in TIMES:
-        try:
-            at = datetime.fromisoformat(text)
-            return (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
-        except (ValueError, OverflowError, OSError):
-            return None
+        return moment(text, zone)
     return text
 
 

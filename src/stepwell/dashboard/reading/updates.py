@@ -67,7 +67,12 @@ class UpdateLog:
 
 
 def measured(update: UpdateInfo) -> dict[str, float]:
-    """What an update measured, by name; without what is no number."""
+    """What an update measured, by name, as it is: also NaN and infinities, of which a person should know."""
+    return dict(update.metrics)
+
+
+def finite(update: UpdateInfo) -> dict[str, float]:
+    """What of it can be drawn, compared and added up."""
     return {name: value for name, value in update.metrics if isfinite(value)}
 
 
@@ -104,10 +109,10 @@ def mean_curve(runs: Mapping[str, Sequence[UpdateInfo]], metric: str, axis: Axis
 
 
 def _placed(updates: Sequence[UpdateInfo], metric: str, axis: Axis) -> list[tuple[int, float, float]]:
-    """(version, x, y) of the updates that measured it."""
+    """(version, x, y) of the updates that measured it, and something that can be drawn."""
     x_of, found = _AXIS[axis](updates), []
     for update, x in zip(updates, x_of, strict=True):
-        if (y := measured(update).get(metric)) is not None:
+        if (y := finite(update).get(metric)) is not None:
             found.append((update.policy_version, x, y))
     return found
 
@@ -118,7 +123,7 @@ def _versions(updates: Sequence[UpdateInfo]) -> list[float]:
 
 def _tokens(updates: Sequence[UpdateInfo]) -> list[float]:
     """So many were sampled up to and for each update."""
-    return list(accumulate(measured(update).get(SAMPLED, 0.0) for update in updates))
+    return list(accumulate(finite(update).get(SAMPLED, 0.0) for update in updates))
 
 
 def _hours(updates: Sequence[UpdateInfo]) -> list[float]:

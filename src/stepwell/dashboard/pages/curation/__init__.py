@@ -34,7 +34,9 @@ def _asked_for(visit: Visit) -> tuple[str, Selection]:
     """(name, selection) of a saved one, or an unnamed one as the address has it."""
     name = visit.query.get("saved", "")
     try:
-        return (name, visit.pool.selection(name)) if name else ("", read_selection(visit.query.get("selection", "")))
+        if name:
+            return name, visit.pool.selection(name)
+        return "", read_selection(visit.query.get("selection", ""), visit.zone)
     except StepwellError:
         return "", Selection()
 
@@ -54,7 +56,7 @@ class CurationView:
         self._queue = Queue(visit, self._remember)
         with parent:
             shown = "judge" if visit.query.get("tab") == "judge" else "choose"
-            with ui.tabs(on_change=self._turned).props("dense align=left no-caps") as self._tabs:
+            with ui.tabs(value=shown, on_change=self._turned).props("dense align=left no-caps") as self._tabs:
                 choose, judge = ui.tab("choose", "Choose"), ui.tab("judge", "Judge")
             with ui.tab_panels(self._tabs, value=shown).classes("w-full bg-transparent"):
                 with (

@@ -7,9 +7,10 @@ from typing import Any, Final
 from nicegui import ui
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.addresses import link
 from stepwell.dashboard.dialogs import confirmed, told
 from stepwell.dashboard.reading.datasets import full_name
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 from stepwell.errors import StepwellError
 from stepwell.pool.frozen import DatasetInfo

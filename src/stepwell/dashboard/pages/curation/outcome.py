@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import background_tasks, ui
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.addresses import trajectory_address
 from stepwell.dashboard.pages.curation.keeping import counted, plural
 from stepwell.dashboard.reading.curation import SAMPLE, Dropped, Reach, Sifting, read_reach, sift
 from stepwell.dashboard.rule_forms import spoken
@@ -147,5 +147,5 @@ def _dropped(name: str, dropped: Dropped) -> None:
             ui.label(reasons).classes("text-sm sw-quiet")
         for trajectory_id, reason in dropped.examples:
             with ui.row().classes("items-baseline gap-2 pl-3 text-sm"):
-                ui.link(trajectory_id, f"/trajectory/{quote(trajectory_id, safe='')}").classes("sw-text")
+                ui.link(trajectory_id, trajectory_address(trajectory_id)).classes("sw-text")
                 ui.label(reason).classes("sw-quiet")

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import ui
 
 from stepwell.curation.selection import Selection
+from stepwell.dashboard.addresses import trajectory_address
 from stepwell.dashboard.reading.curation import next_of, place_of, to_judge
 from stepwell.dashboard.reading.trajectory import Head, StepView, Turn, read_head, read_views
 from stepwell.dashboard.verdicts import Control, Judge
@@ -34,9 +34,9 @@ class Queue:
         self.at = visit.query.get("at", "") if visit.query.get("tab") == "judge" else ""
         self.with_judged = bool(visit.query.get("judged"))
         self._turn = asyncio.Lock()
+        self._drawing = asyncio.Lock()
         self._wanted: Selection | None = None
         self._selection = Selection()
-        self._matching = 0
         self._seen: list[tuple[int, str]] = []
         self._place = 0
         self._shown: Head | None = None
@@ -74,10 +74,9 @@ class Queue:
             return
         asked = self.at if self._wanted is None else ""
         self._selection, self._wanted, self._shown = selection, wanted, None
-        self._seen, self._place, self._matching = [], 0, 0
+        self._seen, self._place = [], 0
         self._nothing.text = _NOTHING
         try:
-            self._matching = await asyncio.to_thread(self._visit.pool.count, wanted)
             place = await asyncio.to_thread(place_of, self._visit.pool, asked) if asked else None
             self._seen = [(place, asked)] if place is not None else []
             if not self._seen:
@@ -87,14 +86,17 @@ class Queue:
 
     async def _draw_current(self) -> None:
         """Draw the current one, if it has changed."""
-        self.at = self._seen[self._place][1] if self._seen else ""
-        self._moved()
-        head, views = await asyncio.to_thread(_read, self._visit.pool, self.at, self._shown)
-        self._one.set_visibility(head is not None)
-        self._nothing.set_visibility(head is None)
-        self._position.text = f"{self._place + 1:,} of {self._matching:,} to judge" if self._seen else ""
-        if head is None or head == self._shown:
-            return
+        async with self._drawing:  # what was read first is drawn first
+            self.at = self._seen[self._place][1] if self._seen else ""
+            self._moved()
+            head, views = await asyncio.to_thread(_read, self._visit.pool, self.at, self._shown)
+            self._one.set_visibility(head is not None)
+            self._nothing.set_visibility(head is None)
+            if head is not None and head != self._shown:
+                self._show(head, views)
+            await self._count()
+
+    def _show(self, head: Head, views: Sequence[StepView]) -> None:
         self._shown = head
         self._judge.show(head)
         self._head.clear()
@@ -103,6 +105,19 @@ class Queue:
         self._conversation.clear()
         with self._conversation:
             _conversation(head, views)
+
+    async def _count(self) -> None:
+        """How many there are now: each verdict makes it one less, unless those with a verdict are in."""
+        try:
+            matching = await asyncio.to_thread(self._visit.pool.count, self._sought)
+        except StepwellError:  # whoever looks for the next one hears why
+            return
+        what = "match" if self.with_judged else "left to judge"
+        self._position.text = f"{matching:,} {what}, newest first" if self._seen else ""
+
+    @property
+    def _sought(self) -> Selection:
+        return self._wanted or to_judge(self._selection, judged=self.with_judged)
 
     async def _judged(self, trajectory_id: str) -> None:
         """Show what was said, where it was said: undo may be about one that was seen before."""
@@ -119,13 +134,15 @@ class Queue:
             ui.notify("That was the last one.", type="info")
 
     async def _previous(self) -> None:
-        self._place = max(self._place - 1, 0)
+        if self._place == 0:
+            ui.notify("This is where you began. “From the newest” leads to newer ones, if there are any.", type="info")
+            return
+        self._place -= 1
         await self._draw_current()
 
     async def _look(self, before: int | None) -> bool:
         """Whether there is one more."""
-        wanted = self._wanted or to_judge(self._selection, judged=self.with_judged)
-        found = await asyncio.to_thread(next_of, self._visit.pool, wanted, before)
+        found = await asyncio.to_thread(next_of, self._visit.pool, self._sought, before)
         if found is not None:
             self._seen.append((found[0], found[1].info.id))
         return found is not None
@@ -152,7 +169,7 @@ def _read(pool: Pool, trajectory_id: str, shown: Head | None) -> tuple[Head | No
 
 def _head(head: Head) -> None:
     info = head.summary.info
-    ui.link(info.id, f"/trajectory/{quote(info.id, safe='')}").classes("font-medium sw-text")
+    ui.link(info.id, trajectory_address(info.id)).classes("font-medium sw-text")
     status_badge(head.summary.status)
     for name, value in {"task": info.task_id, "agent": info.agent, "group": info.group_id or ""}.items():
         if value:

@@ -7,12 +7,13 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
+from stepwell.dashboard.addresses import link
 from stepwell.dashboard.frame import follow
 from stepwell.dashboard.pages.datasets.comparing import Comparing
 from stepwell.dashboard.pages.datasets.exporting import Exporting
 from stepwell.dashboard.reading.curation import described, written
 from stepwell.dashboard.reading.datasets import full_name
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 from stepwell.pool.frozen import DatasetInfo
 

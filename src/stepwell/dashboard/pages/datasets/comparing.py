@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import quote
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import trajectory_address
 from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 from stepwell.errors import StepwellError
@@ -77,6 +77,6 @@ def _differences(diff: DatasetDiff) -> None:
             with ui.expansion(f"{len(ids):,} {name}", value=len(ids) <= SHOWN).classes("w-full").props("dense"):
                 with ui.row().classes("w-full gap-x-5 gap-y-2"):
                     for trajectory_id in ids[:SHOWN]:
-                        ui.link(trajectory_id, f"/trajectory/{quote(trajectory_id, safe='')}").classes("sw-text")
+                        ui.link(trajectory_id, trajectory_address(trajectory_id)).classes("sw-text")
                 if len(ids) > SHOWN:
                     ui.label(f"and {len(ids) - SHOWN:,} more").classes("sw-quiet")

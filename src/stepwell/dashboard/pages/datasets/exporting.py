@@ -49,7 +49,8 @@ class Exporting:
         ticking = ui.timer(_SHOWN_EVERY, self._tell)
         try:
             written = await asyncio.to_thread(write, self._visit.pool, export, path, self._hear)
-        except StepwellError as error:
+        except (StepwellError, OSError) as error:  # a full disk, say
+            folder.cleanup()
             self._state.text = f"It cannot be written: {error}"
             return
         finally:

@@ -82,3 +82,4 @@ class TrajectoryView:
         self._parent.clear()
         with self._parent:
             ui.label(f"There is no trajectory {self._id!r} in this pool.")
+            ui.link("Search for trajectories", "/representation")

@@ -3,13 +3,12 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link, trajectory_address
 from stepwell.dashboard.reading.family import MOST, Branch, Family, branches
 from stepwell.dashboard.reading.trajectory import Head
-from stepwell.dashboard.visit import link
 from stepwell.dashboard.widgets import STATUS_CELL, TRAJECTORY_CELL, heading
 from stepwell.pool.base import GroupSummary, TrajectorySummary
 
@@ -77,7 +76,7 @@ def _origin(trajectory_id: str, index: int) -> None:
         heading("Where it comes from")
         with ui.row().classes("gap-1"):
             ui.label(f"Its group takes step {index} anew of")
-            ui.link(trajectory_id, link(f"/trajectory/{quote(trajectory_id, safe='')}", step=index)).classes("sw-text")
+            ui.link(trajectory_id, trajectory_address(trajectory_id, step=index)).classes("sw-text")
 
 
 def _forked(sets: tuple[GroupSummary, ...]) -> None:

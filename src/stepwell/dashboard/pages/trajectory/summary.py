@@ -2,10 +2,11 @@
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import link
 from stepwell.dashboard.pages.trajectory.keys import help_button
 from stepwell.dashboard.reading.trajectory import Head, Parts
 from stepwell.dashboard.verdicts import Judge
-from stepwell.dashboard.visit import Visit, link
+from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import status_badge
 from stepwell.types import Annotation
 
