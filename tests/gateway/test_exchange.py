@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from stepwell.gateway.admission import Admission
 from stepwell.gateway.app import create_app
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.config import GatewayConfig
@@ -221,7 +222,7 @@ async def test_a_step_is_stored_before_the_piece_that_was_held_back_is_shown(ren
     engine = ScriptedEngine(renderer, ["hello STO"])
     dialects = {dialect.name: dialect for dialect in DIALECTS}
     recall = Recall(pool, dialects)
-    sessions = Sessions(pool, renderer, recall, 8, 2**20)
+    sessions = Sessions(pool, renderer, recall, Admission(pool, None), 8, 2**20)
     exchange = Exchange(engine, renderer, pool, sessions, recall, GatewayConfig(), Redactor(()))
     body = json.dumps({"model": "tiny", "messages": [USER], "stop": "STOP", "stream": True}).encode()
     call = dialects["chat"].parse(json.loads(body), body)
