@@ -85,17 +85,17 @@ def _in_browser(pool: Pool, quick: bool) -> Iterator[Row]:
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with served(app) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=arguments)
-        yield from _pages(browser, url)
-        yield _slowed(browser, url, pool, seconds=1.5 if quick else 6.0)
+        yield from _pages(browser, url, rounds=1 if quick else _ROUNDS)
+        yield _slowed(browser, url, pool, seconds=2.0 if quick else 6.0, rounds=1 if quick else 3)
         browser.close()
 
 
-def _pages(browser: Browser, url: str) -> Iterator[Row]:
+def _pages(browser: Browser, url: str, rounds: int) -> Iterator[Row]:
     context = browser.new_context(base_url=url)
     paths = [page.path for page in PAGES if page.in_navigation]
     for path in [*paths, "/trajectory/traj-10-1", "/compare?left=traj-10-1&right=traj-10-2"]:
         times = []
-        for _ in range(_ROUNDS + 1):
+        for _ in range(rounds + 1):
             tab = context.new_page()
             start = time.perf_counter()
             tab.goto(path, wait_until="load", timeout=120_000)
@@ -105,12 +105,12 @@ def _pages(browser: Browser, url: str) -> Iterator[Row]:
     context.close()
 
 
-def _slowed(browser: Browser, url: str, pool: Pool, seconds: float) -> Row:
+def _slowed(browser: Browser, url: str, pool: Pool, seconds: float, rounds: int) -> Row:
     """How much longer a batch of steps takes while five tabs are open."""
     seeds = count(10**6)
     with _Appending(pool, seeds) as appending:
         alone, watched = [], []
-        for _ in range(3):
+        for _ in range(rounds):
             alone.append(appending.rate(seconds))
             with _open_tabs(browser, url):
                 watched.append(appending.rate(seconds))
