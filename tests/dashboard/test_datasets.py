@@ -109,7 +109,7 @@ async def test_datasets_are_listed_and_the_chosen_one_says_where_it_comes_from(u
         "group",
         1,
         2,
-        "0.500",
+        0.5,
     )
     for text in ("d@1", made.digest, "searcher", "rule zero advantage: as by default", made.manifest.software):
         await user.should_see(text)

@@ -44,16 +44,19 @@ async def test_the_first_page_has_the_counts(user: User) -> None:
     assert list(rows) == ["traj-2", "traj-1"]
     assert rows["traj-1"] | {"opened": ""} == {
         "id": "traj-1",
+        "id_href": "/trajectory/traj-1",
         "task": "capital",
-        "by": "agent",
+        "agent": "agent",
+        "source": "gateway",
         "status": "terminated",
+        "verdict": "",
         "reward": "1.25",
         "steps": 2,
         "tokens": 5,
         "version": "0 to 4",
         "opened": "",
     }
-    assert (rows["traj-2"]["reward"], rows["traj-2"]["version"], rows["traj-2"]["by"]) == ("", "", "rollout")
+    assert (rows["traj-2"]["reward"], rows["traj-2"]["version"], rows["traj-2"]["source"]) == ("", "", "rollout")
 
 
 async def test_the_learning_curve_has_a_line_per_run(user: User) -> None:

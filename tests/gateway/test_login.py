@@ -20,7 +20,11 @@ async def _page(request):
 async def _socket(socket: WebSocket) -> None:
     await socket.accept()
     await socket.send_text(socket.state.principal.name)
-    await socket.close()
+    try:
+        async for text in socket.iter_text():
+            await socket.send_text(text)
+    finally:
+        await socket.close()
 
 
 def guarded(app, keys):
@@ -95,6 +99,18 @@ def test_a_wrong_key_and_one_without_the_scope_are_told_so_and_get_no_cookie(bro
         answer = log_in(browser, key)
         assert (answer.status_code, says in answer.text) == (401, True)
         assert "set-cookie" not in answer.headers
+
+
+def test_a_websocket_whose_key_is_revoked_is_heard_no_more(browser, keys):
+    cookie = log_in(browser, keys.create("ana", ["admin"])).headers["set-cookie"].partition(";")[0]
+    with browser.websocket_connect("/_nicegui_ws/", headers={"cookie": cookie}) as socket:
+        socket.receive_text()
+        socket.send_text("heard")
+        assert socket.receive_text() == "heard"
+        keys.revoke(keys.keys[0].id)
+        socket.send_text("not heard")
+        with pytest.raises(WebSocketDisconnect):
+            socket.receive_text()
 
 
 def test_a_revoked_key_is_out_at_once(browser, keys):

@@ -110,6 +110,14 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
     say_zone(context, url, "Asia/Kathmandu")
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
+    goto = page.goto
+
+    def arrive(address: str) -> None:
+        """As a person, who acts on what is there: no sooner than the page has found its server."""
+        goto(address)
+        page.wait_for_function("window.did_handshake === true")
+
+    page.goto = arrive  # type: ignore[method-assign, assignment]
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page

@@ -85,3 +85,24 @@ def test_a_browser_logs_in_with_a_key_looks_and_logs_out(browser: Browser, pool:
         page.get_by_role("link", name="Log out").click()
         expect(page.get_by_label("API key")).to_be_visible()
         context.close()
+
+
+@pytest.mark.short
+def test_an_open_page_whose_key_is_revoked_asks_for_one(browser: Browser, pool: SQLitePool, tmp_path: Path) -> None:
+    keys = KeyRing.open(tmp_path / "keys.json")
+    key = keys.create("ana", ["trainer", "ingest"])
+    app = create_app(ScriptedEngine(tiny_renderer("line")), tiny_renderer("line"), pool, keys=keys)
+    mount_dashboard(app, pool, {})
+    with served(app) as url:
+        context = browser.new_context(base_url=url, timezone_id="UTC")
+        page = context.new_page()
+        page.goto("/trajectory/traj-0-0")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_function("window.did_handshake")
+        said = len(pool.notes("traj-0-0"))
+        keys.revoke(keys.keys[0].id)
+        page.keyboard.press("a")
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert len(pool.notes("traj-0-0")) == said
+        context.close()

@@ -2,23 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from nicegui import ui
-
+from stepwell.dashboard.tables import Table, number, right, text
 from stepwell.pool.fidelity import Fidelity
 
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "model", "label": "Model", "field": "model", "align": "left"},
-    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "extended", "label": "Extended", "field": "extended"},
-    {"name": "client", "label": "Forked by the client", "field": "client"},
-    {"name": "template", "label": "By the template", "field": "template"},
-    {"name": "tokenizer", "label": "By the tokenizer", "field": "tokenizer"},
-    {"name": "side", "label": "Side calls", "field": "side"},
-    {"name": "drift", "label": "Drift", "field": "drift"},
-]
+_COLUMNS: Final = (
+    text("model", "Model"),
+    text("agent", "Agent", clip=True),
+    number("steps", "Steps"),
+    number("extended", "Extended"),
+    number("client", "Forked by the client"),
+    number("template", "By the template"),
+    number("tokenizer", "By the tokenizer"),
+    number("side", "Side calls"),
+    right("drift", "Drift"),
+)
 
 
 class DriftTable:
@@ -26,8 +25,9 @@ class DriftTable:
 
     def __init__(self) -> None:
         """Build it, empty."""
-        self._table = ui.table(rows=[], columns=_COLUMNS).props("flat dense").classes("w-full")
+        self._table = Table(_COLUMNS, key="key", label="How conversations went on")
 
     def show(self, told: Sequence[Fidelity]) -> None:
         """Fill it."""
-        self._table.rows = [{**asdict(one), "drift": f"{one.drift:.1%}"} for one in told]
+        rows = [{"key": f"{one.model} {one.agent}", **asdict(one), "drift": f"{one.drift:.1%}"} for one in told]
+        self._table.fill(rows)

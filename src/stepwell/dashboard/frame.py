@@ -37,6 +37,8 @@ _STYLE: Final = """
 .sw-chart { flex: 1 1 420px; min-width: 0; }
 .q-card { box-shadow: none; border: 1px solid rgba(128, 128, 128, 0.25); }
 .q-table__container { overflow-x: auto; }
+.sw-clip { max-width: 21em; overflow: hidden; text-overflow: ellipsis; }
+.sw-words { min-width: 12em; white-space: pre-wrap; overflow-wrap: anywhere; }
 .body--light { background: #f7f8fa; --q-primary: #1d63a8 !important; --q-positive: #15713a !important;
   --q-negative: #b3121d !important; --q-warning: #8a5300 !important; }
 @layer overrides {
@@ -52,6 +54,9 @@ _STYLE: Final = """
 :focus-visible { outline: 2px solid #5898d4; outline-offset: 1px; }
 """
 
+_LOST: Final = 5
+"""Seconds between two questions of a page that lost its server."""
+
 # Runs before anything is drawn: a browser that has not said its zone, or has moved, says it and asks again, once.
 _ZONE_SCRIPT: Final = f"""
 <script>
@@ -63,6 +68,13 @@ _ZONE_SCRIPT: Final = f"""
   // not before it is loaded: an answer that nobody waits for is an error in the server's log
   if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) addEventListener("load", () => location.reload());
 }})();
+// A server that knows one's key no more refuses the socket and gives no reason; asked for the page, it leads to the login.
+setInterval(async () => {{
+  if (!window.socket || window.socket.connected) return;
+  const asked = fetch(location.href, {{headers: {{Accept: "text/html"}}, redirect: "manual"}});
+  const answer = await asked.catch(() => null);
+  if (answer?.type === "opaqueredirect") location.reload();
+}}, {_LOST * 1000});
 // On a phone the navigation is wider than the window: begin with where one is.
 addEventListener("load", () => document.querySelector(".sw-nav [aria-current]")?.scrollIntoView({{inline: "center"}}));
 </script>"""

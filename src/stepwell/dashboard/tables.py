@@ -1,7 +1,7 @@
-"""Tables that pages share: columns, and cells that lead somewhere."""
+"""Tables that pages share: columns, cells that lead somewhere, and rows that change in place."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nicegui import ui
@@ -9,50 +9,67 @@ from nicegui import ui
 PAGE: Final = 25
 """Rows that a long table shows at a time."""
 
-# A cell whose row has an address for it, under the column's name with `_href`; Vue escapes both.
-_LINK_CELL: Final = """
-<q-td :props="props" style="max-width: 24em; overflow: hidden; text-overflow: ellipsis" :title="props.value">
-  <a v-if="props.row[props.col.name + '_href']" :href="props.row[props.col.name + '_href']" class="nicegui-link">
-    {{ props.value }}</a>
-  <span v-else>{{ props.value }}</span>
-</q-td>"""
-
-
 _NUMBER: Final = "value => value == null ? '' : Number(value).toLocaleString('en', %s)"
 
-
-def text(name: str, label: str) -> dict[str, Any]:
-    """A column of words, of the rows' field `name`; a click on its head sorts by it."""
-    return {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
+Column = dict[str, Any]
+"""As Quasar's QTable has it, and for our cells `clip` and `colours`."""
 
 
-def number(name: str, label: str, digits: int | None = 0) -> dict[str, Any]:
+def text(name: str, label: str, *, clip: bool = False, colours: Mapping[str, str] | None = None) -> Column:
+    """A column of words, of the rows' field `name`. A row that has an address for it, as `name` with `_href`, links.
+
+    Args:
+        name: of the column and of the rows' field.
+        label: in its head.
+        clip: whether what is long is cut off, and read in full by pointing at it.
+        colours: of its badges, by word; None: plain words.
+    """
+    made: Column = {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
+    if clip:
+        made |= {"clip": True, "classes": "sw-clip"}
+    return made if colours is None else made | {"colours": dict(colours)}
+
+
+def right(name: str, label: str) -> Column:
+    """A column of what is written like a number already, of the rows' field `name`."""
+    return text(name, label) | {"align": "right"}
+
+
+def number(name: str, label: str, digits: int | None = 0) -> Column:
     """A column of numbers, with so many digits behind the point, or (None) as many as tell; a None is left empty."""
     fixed = f"{{minimumFractionDigits: {digits}, maximumFractionDigits: {digits}}}"
     form = "{maximumSignificantDigits: 6}" if digits is None else fixed
-    return text(name, label) | {"align": "right", ":format": _NUMBER % form}
+    return right(name, label) | {":format": _NUMBER % form}
 
 
-def table(columns: Sequence[dict[str, Any]], *, key: str, links: Sequence[str] = (), label: str) -> ui.table:
-    """An empty table.
+class Table(ui.table, component="steady_table.js"):  # type: ignore[call-arg]  # NiceGUI's types are not followed
+    """A table whose cells are kept when its rows, or anything else on the page, change.
 
-    Args:
-        columns: of `text` and `number`.
-        key: the field by which rows are told apart.
-        links: columns whose cells lead somewhere: to the row's field of that name with `_href`, if it has one.
-        label: what it holds, for those who have it read aloud.
+    What has the focus keeps it, and no click falls between a cell and the one that replaces it.
     """
-    made = ui.table(rows=[], columns=list(columns), row_key=key, pagination=PAGE)
-    made.props(f'flat dense aria-label="{label}" :rows-per-page-options="[{PAGE}, 100, 500]"').classes("w-full")
-    for name in links:
-        made.add_slot(f"body-cell-{name}", _LINK_CELL)
-    return made
 
+    def __init__(
+        self, columns: Sequence[Column], *, key: str, label: str, page: int = PAGE, sortable: bool = True
+    ) -> None:
+        """An empty table.
 
-def fill(shown: ui.table, rows: Sequence[dict[str, Any]]) -> None:
-    """Give a table its rows; it is turned over only if it has more than a page of them."""
-    shown.props(f':hide-pagination="{"false" if len(rows) > PAGE else "true"}"')
-    shown.rows = [{name: _sent(value) for name, value in row.items()} for row in rows]
+        Args:
+            columns: of `text`, `right` and `number`.
+            key: the field by which rows are told apart.
+            label: what it holds, for those who have it read aloud.
+            page: rows that it shows at a time; 0: all.
+            sortable: whether a click on a column's head sorts by it.
+        """
+        columns = [column | {"sortable": column["sortable"] and sortable} for column in columns]
+        super().__init__(rows=[], columns=columns, row_key=key, pagination=page)
+        self._page = page
+        self.props(f'flat dense aria-label="{label}" :rows-per-page-options="[{PAGE}, 100, 500]"').classes("w-full")
+
+    def fill(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Give it its rows; it is turned over only if it has more than a page of them."""
+        turned = 0 < self._page < len(rows)
+        self.props(f':hide-pagination="{"false" if turned else "true"}"')
+        self.rows = [{name: _sent(value) for name, value in row.items()} for row in rows]
 
 
 def _sent(value: object) -> object:

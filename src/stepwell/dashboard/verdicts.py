@@ -17,6 +17,7 @@ from nicegui.events import KeyEventArguments
 from stepwell.dashboard.dialogs import numbered, told
 from stepwell.dashboard.reading.audit import Said, audit, overruled, undoing
 from stepwell.dashboard.reading.trajectory import Head
+from stepwell.dashboard.tables import Table, text
 from stepwell.dashboard.visit import Visit
 from stepwell.errors import Conflict, InvalidRequest, NotFound, StepwellError
 from stepwell.pool.base import Pool
@@ -32,17 +33,13 @@ _VERDICTS: Final = {
 }
 """(icon, its colour, what it is called)."""
 
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "at", "label": "When", "field": "at", "align": "left"},
-    {"name": "about", "label": "About", "field": "about", "align": "left"},
-    {"name": "said", "label": "Said", "field": "said", "align": "left"},
-    {"name": "words", "label": "Words", "field": "words", "align": "left"},
-    {"name": "holds", "label": "Holds", "field": "holds", "align": "left"},
-]
-_WORDS_CELL: Final = """
-<q-td :props="props" style="min-width: 12em; white-space: pre-wrap; overflow-wrap: anywhere">{{ props.value }}</q-td>"""
-_HOLDS_CELL: Final = """
-<q-td :props="props">{{ props.value ? "yes" : "no longer" }}</q-td>"""
+_COLUMNS: Final = (
+    text("at", "When"),
+    text("about", "About"),
+    text("said", "Said"),
+    text("words", "Words") | {"classes": "sw-words"},
+    text("holds", "Holds"),
+)
 _PAGE: Final = 50
 """Lines of the trail that are shown at once."""
 
@@ -108,10 +105,8 @@ class Judge:
         """Draw the trail of all that was said, in the current slot: `shown`, or as somebody has left it."""
         value = shown if self._open is None else self._open
         with ui.expansion("All that was said of it", value=value).classes("w-full").props("dense") as panel:
-            self._trail = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense")
-            self._trail.classes("w-full").add_slot("body-cell-words", _WORDS_CELL)
-            self._trail.add_slot("body-cell-holds", _HOLDS_CELL)
-            self._trail.add_slot("no-data", "Nothing was said of it yet.")
+            self._trail = Table(_COLUMNS, key="id", label="All that was said of it", page=_PAGE, sortable=False)
+            self._trail.props('no-data-label="Nothing was said of it yet."')
         panel.on_value_change(lambda event: setattr(self, "_open", event.value))
 
     def show(self, head: Head) -> None:
@@ -127,8 +122,7 @@ class Judge:
             for tag in head.tags:
                 ui.label(f"#{tag}").classes("text-sm sw-text")
         places = {step.id: f"step {step.index}" for step in head.steps}
-        self._trail.rows = [_row(one, places, self._visit) for one in audit(head.notes)]
-        self._trail.pagination = {"rowsPerPage": _PAGE if len(head.notes) > _PAGE else 0}
+        self._trail.fill([_row(one, places, self._visit) for one in audit(head.notes)])
 
     def _button(self, control: Control) -> None:
         button = ui.button(
@@ -279,7 +273,7 @@ def _row(one: Said, places: dict[str, str], visit: Visit) -> dict[str, object]:
         "about": places.get(note.target_id, "a step") if note.target == "step" else "the whole",
         "said": _said(note),
         "words": note.text,
-        "holds": one.holds,
+        "holds": "yes" if one.holds else "no longer",
     }
 
 

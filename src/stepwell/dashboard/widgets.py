@@ -6,24 +6,6 @@ from nicegui import ui
 
 STATUS_COLOUR: Final = {"terminated": "positive", "truncated": "orange-8", "failed": "negative"}
 
-# Vue templates: `{{ }}` and `:href` escape what they are given.
-TRAJECTORY_CELL: Final = """
-<q-td :props="props" style="max-width: 21em; overflow: hidden; text-overflow: ellipsis">
-  <a :href="['.', '..'].includes(props.value) ? '/curation?tab=judge&at=' + props.value
-    : '/trajectory/' + encodeURIComponent(props.value)" class="text-primary">{{ props.value }}</a>
-</q-td>"""  # as `trajectory_address`
-LONG_CELL: Final = """
-<q-td :props="props" style="max-width: 14em; overflow: hidden; text-overflow: ellipsis" :title="props.value">
-  {{ props.value }}
-</q-td>"""
-STATUS_CELL: Final = """
-<q-td :props="props">
-  <q-badge outline
-    :color="{terminated: 'positive', truncated: 'orange-8', failed: 'negative'}[props.value] || 'grey'">
-    {{ props.value }}
-  </q-badge>
-</q-td>"""
-
 
 class Tile:
     """A figure with its name and a line about it."""

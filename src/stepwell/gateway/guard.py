@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stepwell.errors import Forbidden, StepwellError, Unauthorized
 from stepwell.gateway.callers import key_of
@@ -75,7 +75,22 @@ class Guard:
             except StepwellError as error:
                 return _refuse(scope, send, error)
             scope.setdefault("state", {})["principal"] = principal
+            if scope["type"] == "websocket" and self._keys is not None:
+                receive = self._while_admitted(scope, receive)
         return self._app(scope, receive, send)
+
+    def _while_admitted(self, scope: Scope, receive: Receive) -> Receive:
+        """A websocket outlives the request that opened it: nothing is heard of one whose key was revoked meanwhile."""
+
+        async def receive_while_admitted() -> Message:
+            message = await receive()
+            try:
+                self._admitted(scope)
+            except StepwellError as error:
+                return {"type": "websocket.disconnect", "code": 1008, "reason": str(error)}
+            return message
+
+        return receive_while_admitted
 
     def _admitted(self, scope: Scope) -> Principal:
         if self._keys is None:

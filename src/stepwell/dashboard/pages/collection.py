@@ -2,16 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nicegui import ui
 
+from stepwell.dashboard.addresses import trajectory_address
 from stepwell.dashboard.charts import AXIS, GREY, GRID_LINE
 from stepwell.dashboard.frame import follow
 from stepwell.dashboard.reading.collection import USUAL, WINDOWS, Collection, read_collection
+from stepwell.dashboard.tables import Column, Table, number, right, text
+from stepwell.dashboard.trajectories import TRAJECTORY
 from stepwell.dashboard.visit import Visit
-from stepwell.dashboard.widgets import LONG_CELL, TRAJECTORY_CELL, Tile, heading
+from stepwell.dashboard.widgets import Tile, heading
 from stepwell.pool.activity import Activity, Arrivals, Session
 
 _NOTHING: Final = """\
@@ -20,30 +23,30 @@ Nothing came in within this window. Choose a longer one, or point an agent's bas
 """
 _TILES: Final = ("Trajectories", "Steps", "Tokens sampled", "Failed", "Open now")
 
-_ARRIVALS: Final[list[dict[str, Any]]] = [
-    {"name": "source", "label": "Source", "field": "source", "align": "left"},
-    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
-    {"name": "channel", "label": "Channel", "field": "channel", "align": "left"},
-    {"name": "trajectories", "label": "Trajectories", "field": "trajectories"},
-    {"name": "rate", "label": "Per minute", "field": "rate"},
-    {"name": "steps", "label": "Their steps", "field": "steps"},
-    {"name": "tokens", "label": "Their tokens", "field": "tokens"},
-    {"name": "failed", "label": "Failed", "field": "failed"},
-]
-_PROBLEMS: Final[list[dict[str, Any]]] = [
-    {"name": "what", "label": "What went wrong", "field": "what", "align": "left"},
-    {"name": "why", "label": "Why", "field": "why", "align": "left"},
-    {"name": "count", "label": "Count", "field": "count"},
-]
-_SESSIONS: Final[list[dict[str, Any]]] = [
-    {"name": "id", "label": "Trajectory", "field": "id", "align": "left"},
-    {"name": "task", "label": "Task", "field": "task", "align": "left"},
-    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
-    {"name": "channel", "label": "Channel", "field": "channel", "align": "left"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "tokens", "label": "Tokens", "field": "tokens"},
-    {"name": "age", "label": "Last step", "field": "age"},
-]
+_ARRIVALS: Final = (
+    text("source", "Source"),
+    text("agent", "Agent", clip=True),
+    text("channel", "Channel", clip=True),
+    number("trajectories", "Trajectories"),
+    right("rate", "Per minute"),
+    number("steps", "Their steps"),
+    number("tokens", "Their tokens"),
+    number("failed", "Failed"),
+)
+_PROBLEMS: Final = (
+    text("what", "What went wrong"),
+    text("why", "Why", clip=True),
+    number("count", "Count"),
+)
+_SESSIONS: Final = (
+    TRAJECTORY,
+    text("task", "Task", clip=True),
+    text("agent", "Agent", clip=True),
+    text("channel", "Channel", clip=True),
+    number("steps", "Steps"),
+    number("tokens", "Tokens"),
+    right("age", "Last step"),
+)
 
 
 async def build(parent: ui.column, visit: Visit, _: Mapping[str, str]) -> None:
@@ -77,7 +80,6 @@ class CollectionView:
             self._arrivals = _table("Trajectories opened, by where they come from", _ARRIVALS, "key")
             self._problems = _table("What went wrong", _PROBLEMS, "key")
             self._sessions = _table("Open now: click one to follow it", _SESSIONS, "id")
-            self._sessions.add_slot("body-cell-id", TRAJECTORY_CELL)
 
     async def read(self) -> None:
         """Read the window and show it."""
@@ -110,14 +112,10 @@ def _chart(name: str, said: str) -> ui.echart:
         return ui.echart({}).classes("w-full h-56").props(f'role="img" aria-label="{said}"')
 
 
-def _table(name: str, columns: list[dict[str, Any]], key: str) -> ui.table:
+def _table(name: str, columns: Sequence[Column], key: str) -> Table:
     with ui.card().classes("w-full"):
         heading(name)
-        table = ui.table(rows=[], columns=columns, row_key=key).props("flat dense").classes("w-full")
-    for long in ("task", "agent", "channel", "why"):
-        if any(column["name"] == long for column in columns):
-            table.add_slot(f"body-cell-{long}", LONG_CELL)
-    return table
+        return Table(columns, key=key, label=name)
 
 
 def _draw(chart: ui.echart, options: dict[str, Any]) -> None:
@@ -126,9 +124,9 @@ def _draw(chart: ui.echart, options: dict[str, Any]) -> None:
     chart.update()
 
 
-def _fill(table: ui.table, rows: list[dict[str, object]]) -> None:
+def _fill(table: Table, rows: list[dict[str, object]]) -> None:
     """A card without rows is not shown."""
-    table.rows = rows
+    table.fill(rows)
     if table.parent_slot is not None:
         table.parent_slot.parent.set_visibility(bool(rows))
 
@@ -206,11 +204,11 @@ def _arrival(line: Arrivals, minutes: float) -> dict[str, object]:
         "source": line.origin.source,
         "agent": line.origin.agent,
         "channel": line.origin.channel,
-        "trajectories": f"{line.trajectories:,}",
+        "trajectories": line.trajectories,
         "rate": _rate(line.trajectories / minutes),
-        "steps": f"{line.steps:,}",
-        "tokens": f"{line.response_tokens:,}",
-        "failed": f"{line.failed:,}" if line.failed else "",
+        "steps": line.steps,
+        "tokens": line.response_tokens,
+        "failed": line.failed or None,
     }
 
 
@@ -219,7 +217,7 @@ def _problem_rows(collection: Collection) -> list[dict[str, object]]:
     aborted = [("the client or the engine went away", collection.aborted)] if collection.aborted else []
     kinds = (("trajectory failed", activity.failures), ("step aborted", aborted), ("group dropped", activity.dropped))
     return [
-        {"key": f"{what} {why}", "what": what, "why": why or "not said", "count": f"{count:,}"}
+        {"key": f"{what} {why}", "what": what, "why": why or "not said", "count": count}
         for what, reasons in kinds
         for why, count in reasons
     ]
@@ -229,11 +227,12 @@ def _session(session: Session, now: float) -> dict[str, object]:
     last = session.last_step_at
     return {
         "id": session.info.id,
+        "id_href": trajectory_address(session.info.id),
         "task": session.info.task_id,
         "agent": session.info.agent,
         "channel": session.channel,
-        "steps": f"{session.steps:,}",
-        "tokens": f"{session.response_tokens:,}",
+        "steps": session.steps,
+        "tokens": session.response_tokens,
         "age": "none yet" if last is None else f"{_age(now - last)} ago",
     }
 

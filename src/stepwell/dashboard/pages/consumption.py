@@ -12,7 +12,7 @@ from stepwell.dashboard.frame import follow
 from stepwell.dashboard.learning import LearningCurves
 from stepwell.dashboard.reading.consumption import Consumers, read_consumers
 from stepwell.dashboard.reading.updates import UpdateLog, measured
-from stepwell.dashboard.tables import fill, number, table, text
+from stepwell.dashboard.tables import Table, number, text
 from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 from stepwell.errors import PoolError
@@ -93,23 +93,23 @@ class ConsumptionView:
             ui.markdown(_EMPTY)
         with ui.card().classes("w-full") as self._consumers_card:
             heading("Consumers")
-            self._consumers = table(_CONSUMERS, key="key", label="Consumers")
+            self._consumers = Table(_CONSUMERS, key="key", label="Consumers")
         with ui.card().classes("w-full") as self._held_card:
             heading("Leases held now")
-            self._held = table(_LEASES, key="id", label="Leases held now")
+            self._held = Table(_LEASES, key="id", label="Leases held now")
         with ui.card().classes("w-full") as self._curves_card:
             heading("Learning curves")
             self._curves = LearningCurves(visit.query, self._remember)
         with ui.card().classes("w-full") as self._updates_card:
             self._count = heading("Updates")
-            self._updates = table(_UPDATES, key="key", links=["version"], label="Updates")
+            self._updates = Table(_UPDATES, key="key", label="Updates")
         self._show_cards()
 
     def show_consumers(self, read: Consumers) -> None:
         """Fill in who consumes."""
         self._consumed = bool(read.consumers)
-        fill(self._consumers, [_consumer(one) for one in read.consumers])
-        fill(self._held, [_lease(one, self._visit) for one in read.held])
+        self._consumers.fill([_consumer(one) for one in read.consumers])
+        self._held.fill([_lease(one, self._visit) for one in read.held])
         self._held_card.set_visibility(bool(read.held))
         self._show_cards()
 
@@ -118,7 +118,7 @@ class ConsumptionView:
         self._trained = bool(log.runs)
         newest = log.newest(_NEWEST)
         self._count.text = f"The newest {_NEWEST} updates" if len(newest) == _NEWEST else "Updates"
-        fill(self._updates, [_update(update, self._visit) for update in newest])
+        self._updates.fill([_update(update, self._visit) for update in newest])
         self._curves.show(log)
         self._show_cards()
 

@@ -12,7 +12,7 @@ from stepwell.dashboard.learning import LearningCurves
 from stepwell.dashboard.reading.experiments import USE, RunSummary, Use, differences, seeds, summaries, tool_use
 from stepwell.dashboard.reading.updates import UpdateLog
 from stepwell.dashboard.runs import RunFolder
-from stepwell.dashboard.tables import fill, number, table, text
+from stepwell.dashboard.tables import Table, number, text
 from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 
@@ -92,27 +92,27 @@ class ExperimentsView:
         with self._content:
             with ui.card().classes("w-full"):
                 heading("Runs")
-                self._runs = table(_RUNS, key="run", label="Runs")
+                self._runs = Table(_RUNS, key="run", label="Runs")
             with ui.card().classes("w-full"):
                 heading("Curves")
                 self._curves = LearningCurves(visit.query, self._chosen, partial(seeds, recipes=self._recipes))
             with ui.card().classes("w-full"):
                 heading("Settings in which the chosen runs differ")
                 self._same = ui.label().classes("sw-quiet")
-                self._settings = table((), key="setting", label="Settings in which the chosen runs differ")
+                self._settings = Table((), key="setting", label="Settings in which the chosen runs differ")
             with ui.card().classes("w-full") as self._use_card:
                 heading("How agents acted, over each run's last updates")
-                self._use = table(_USE, key="key", label="How agents acted")
+                self._use = Table(_USE, key="key", label="How agents acted")
             with ui.card().classes("w-full") as self._scores_card:
                 heading("Evaluations")
-                self._scores = table(_SCORES, key="key", label="Evaluations")
+                self._scores = Table(_SCORES, key="key", label="Evaluations")
 
     def show(self, log: UpdateLog) -> None:
         """Fill in what was read."""
         self._log = log
         self._empty.set_visibility(not log.runs)
         self._content.set_visibility(bool(log.runs))
-        fill(self._runs, [_run(one, self._visit) for one in summaries(log)])
+        self._runs.fill([_run(one, self._visit) for one in summaries(log)])
         self._curves.show(log)
         self._compare()
 
@@ -126,8 +126,8 @@ class ExperimentsView:
         self._show_settings({run: self._recipes[run] for run in runs if run in self._recipes})
         use = tool_use(self._log, runs)
         self._use_card.set_visibility(bool(use))
-        fill(self._use, [_use(one) for one in use])
-        fill(self._scores, _scores({run: self._folders[run] for run in runs if run in self._folders}))
+        self._use.fill([_use(one) for one in use])
+        self._scores.fill(_scores({run: self._folders[run] for run in runs if run in self._folders}))
         self._scores_card.set_visibility(bool(self._scores.rows))
 
     def _show_settings(self, recipes: Mapping[str, Mapping[str, object]]) -> None:
@@ -140,7 +140,7 @@ class ExperimentsView:
         places = {run: f"run{place}" for place, run in enumerate(recipes)}  # a run may be called like another field
         self._settings.columns = [text("setting", "Setting"), *(text(place, run) for run, place in places.items())]
         named = [{"setting": name} | {places[run]: value for run, value in values.items()} for name, values in rows]
-        fill(self._settings, named)
+        self._settings.fill(named)
 
 
 def _run(one: RunSummary, visit: Visit) -> dict[str, object]:

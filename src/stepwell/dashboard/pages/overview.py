@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from nicegui import ui
 
@@ -11,26 +11,17 @@ from stepwell.dashboard.frame import follow
 from stepwell.dashboard.learning import SHOWN
 from stepwell.dashboard.reading.overview import NEWEST, Overview, Problem, Stage, read_overview
 from stepwell.dashboard.reading.updates import AXES, REWARD_METRIC, UpdateLog, curve
+from stepwell.dashboard.tables import Table
+from stepwell.dashboard.trajectories import COLUMNS, row
 from stepwell.dashboard.visit import Visit
-from stepwell.dashboard.widgets import LONG_CELL, STATUS_CELL, TRAJECTORY_CELL, heading
-from stepwell.pool.base import TrajectorySummary
+from stepwell.dashboard.widgets import heading
 
 _EMPTY: Final = """\
 Nothing has been collected yet. Point an agent's base URL at the gateway (`stepwell serve`), and each of its calls \
 appears here as a step; or run `stepwell demo` to watch a small model learn.
 """
 
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "id", "label": "Trajectory", "field": "id", "align": "left"},
-    {"name": "task", "label": "Task", "field": "task", "align": "left"},
-    {"name": "by", "label": "From", "field": "by", "align": "left"},
-    {"name": "status", "label": "Status", "field": "status", "align": "left"},
-    {"name": "reward", "label": "Reward", "field": "reward"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "tokens", "label": "Tokens", "field": "tokens"},
-    {"name": "version", "label": "Version", "field": "version"},
-    {"name": "opened", "label": "Opened", "field": "opened"},
-]
+_COLUMNS: Final = [column for column in COLUMNS if column["name"] != "verdict"]
 
 _CURVES: Final = (
     (REWARD_METRIC, "Mean reward of each update"),
@@ -68,10 +59,7 @@ class OverviewView:
                 self._charts = [_Chart(metric, title) for metric, title in _CURVES]
             with ui.card().classes("w-full") as self._table_card:
                 self._count = heading("")
-                self._table = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense").classes("w-full")
-                self._table.add_slot("body-cell-id", TRAJECTORY_CELL)
-                self._table.add_slot("body-cell-task", LONG_CELL)
-                self._table.add_slot("body-cell-status", STATUS_CELL)
+                self._table = Table(_COLUMNS, key="id", label="The newest trajectories", page=0, sortable=False)
 
     def show(self, overview: Overview, log: UpdateLog) -> None:
         """Fill in what was read."""
@@ -86,7 +74,7 @@ class OverviewView:
             chart.show(log)
         more = stats.trajectories > NEWEST
         self._count.text = f"The newest {NEWEST} of {stats.trajectories:,} trajectories" if more else "Trajectories"
-        self._table.rows = [_row(summary, self._visit) for summary in overview.newest]
+        self._table.fill([row(summary, self._visit) for summary in overview.newest])
 
     def _show_problems(self, problems: tuple[Problem, ...]) -> None:
         if problems == self._problems_shown:  # a line that one is about to click must not move for nothing
@@ -141,18 +129,3 @@ class _Chart:
         self._chart.options.clear()
         self._chart.options.update(lines(drawn, AXES["version"]))
         self._chart.update()
-
-
-def _row(summary: TrajectorySummary, visit: Visit) -> dict[str, object]:
-    low, high = summary.policy_version_min, summary.policy_version_max
-    return {
-        "id": summary.info.id,
-        "task": summary.info.task_id,
-        "by": summary.info.agent or summary.info.source,
-        "status": summary.status,
-        "reward": "" if summary.reward is None else f"{summary.reward:.3g}",
-        "steps": summary.steps,
-        "tokens": summary.response_tokens,
-        "version": "" if low is None else f"{low}" if low == high else f"{low} to {high}",
-        "opened": visit.time(summary.info.created_at, "%m-%d %H:%M:%S"),
-    }

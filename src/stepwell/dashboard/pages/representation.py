@@ -19,10 +19,11 @@ from stepwell.dashboard.reading.representation import (
     read_page,
     selection_of,
 )
+from stepwell.dashboard.tables import Table
+from stepwell.dashboard.trajectories import COLUMNS, row
 from stepwell.dashboard.visit import Visit
-from stepwell.dashboard.widgets import LONG_CELL, STATUS_CELL, TRAJECTORY_CELL, heading
+from stepwell.dashboard.widgets import heading
 from stepwell.errors import StepwellError
-from stepwell.pool.base import TrajectorySummary
 from stepwell.types import Status
 
 _IGNORED: Final = "Not a condition that anything could meet, and ignored: {}."
@@ -31,19 +32,6 @@ _EMPTY: Final = (
     "Nothing has been collected yet. Point an agent's base URL at the gateway (stepwell serve), and what it does "
     "can be searched here."
 )
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "id", "label": "Trajectory", "field": "id", "align": "left"},
-    {"name": "task", "label": "Task", "field": "task", "align": "left"},
-    {"name": "agent", "label": "Agent", "field": "agent", "align": "left"},
-    {"name": "source", "label": "Source", "field": "source", "align": "left"},
-    {"name": "status", "label": "Status", "field": "status", "align": "left"},
-    {"name": "verdict", "label": "Verdict", "field": "verdict", "align": "left"},
-    {"name": "reward", "label": "Reward", "field": "reward"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "tokens", "label": "Tokens", "field": "tokens"},
-    {"name": "version", "label": "Version", "field": "version"},
-    {"name": "opened", "label": "Opened", "field": "opened"},
-]
 _CHOICES: Final = {"statuses": get_args(Status), "verdicts": EVERY}
 """What is chosen from a few values, by its field."""
 _RANGES: Final = {
@@ -166,11 +154,7 @@ class RepresentationView:
                 button.props("flat dense no-caps")
         self._unheard = ui.label().classes("sw-text").props('role="status"')
         self._said = ui.label().classes("sw-text")
-        self._table = ui.table(rows=[], columns=_COLUMNS, row_key="id").props("flat dense").classes("w-full")
-        self._table.add_slot("body-cell-id", TRAJECTORY_CELL)
-        for name in ("task", "agent", "source"):
-            self._table.add_slot(f"body-cell-{name}", LONG_CELL)
-        self._table.add_slot("body-cell-status", STATUS_CELL)
+        self._table = Table(COLUMNS, key="id", label="Trajectories", page=0, sortable=False)
 
     async def offer(self) -> None:
         """Offer the sources, agents and channels that the pool has; what the address asks for stays among them."""
@@ -223,7 +207,7 @@ class RepresentationView:
         self._back.set_visibility(self._before is not None)
         self._on.set_visibility(self._last is not None)
         self._table.set_visibility(bool(found))
-        self._table.rows = [_row(summary, self._visit) for _, summary in found]
+        self._table.fill([row(summary, self._visit) for _, summary in found])
 
     async def _changed(self) -> None:
         said = {name: _said(field.value) for name, field in self._fields.items()}
@@ -272,21 +256,3 @@ def _said(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "" if value is None else str(value)
-
-
-def _row(summary: TrajectorySummary, visit: Visit) -> dict[str, object]:
-    low, high = summary.policy_version_min, summary.policy_version_max
-    info = summary.info
-    return {
-        "id": info.id,
-        "task": info.task_id,
-        "agent": info.agent,
-        "source": info.source,
-        "status": summary.status,
-        "verdict": "" if summary.verdict == "clear" else summary.verdict,
-        "reward": "" if summary.reward is None else f"{summary.reward:.3g}",
-        "steps": summary.steps,
-        "tokens": summary.response_tokens,
-        "version": "" if low is None else f"{low}" if low == high else f"{low} to {high}",
-        "opened": visit.time(info.created_at, "%m-%d %H:%M:%S"),
-    }

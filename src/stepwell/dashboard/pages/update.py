@@ -12,7 +12,7 @@ from stepwell.dashboard.addresses import link, trajectory_address, update_addres
 from stepwell.dashboard.charts import lines
 from stepwell.dashboard.reading.update import GroupCredit, UpdateView, read_update_view
 from stepwell.dashboard.reading.updates import measured
-from stepwell.dashboard.tables import fill, number, table, text
+from stepwell.dashboard.tables import Table, number, text
 from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import Tile, figure, heading
 from stepwell.errors import NotFound, PoolError
@@ -87,8 +87,8 @@ def _show(view: UpdateView, visit: Visit) -> None:
     _not_taken(view)
     with ui.card().classes("w-full"):
         heading("All that was measured")
-        metrics = table(_METRICS, key="name", label="Metrics")
-        fill(metrics, [{"name": name, "value": value} for name, value in sorted(measured(view.update).items())])
+        metrics = Table(_METRICS, key="name", label="Metrics")
+        metrics.fill([{"name": name, "value": value} for name, value in sorted(measured(view.update).items())])
 
 
 def _head(view: UpdateView, visit: Visit) -> None:
@@ -124,14 +124,14 @@ def _credit(view: UpdateView, credits: tuple[StepCredit, ...], visit: Visit) -> 
     with ui.card().classes("w-full"):
         heading("What it was trained on")
         ui.label("A group's name shows its steps below.").classes("text-sm sw-quiet")
-        groups = table(_GROUPS, key="group", links=["group"], label="Groups of this update")
-        fill(groups, [_group_row(one, visit) for one in view.groups])
+        groups = Table(_GROUPS, key="group", label="Groups of this update")
+        groups.fill([_group_row(one, visit) for one in view.groups])
     lines_of = [line for line in credits if line.group_id == chosen]
     if lines_of:
         with ui.card().classes("w-full"):
             heading(f"The steps of {chosen}")
-            steps = table(_STEPS, key="step", links=["trajectory"], label="Steps of the group")
-            fill(steps, [_step_row(line) for line in lines_of])
+            steps = Table(_STEPS, key="step", label="Steps of the group")
+            steps.fill([_step_row(line) for line in lines_of])
 
 
 def _group_row(one: GroupCredit, visit: Visit) -> dict[str, object]:

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
 
 from stepwell.dashboard.addresses import link
 from stepwell.dashboard.frame import follow
@@ -13,6 +12,7 @@ from stepwell.dashboard.pages.datasets.comparing import Comparing
 from stepwell.dashboard.pages.datasets.exporting import Exporting
 from stepwell.dashboard.reading.curation import described, written
 from stepwell.dashboard.reading.datasets import full_name
+from stepwell.dashboard.tables import Table, number, right, text
 from stepwell.dashboard.visit import Visit
 from stepwell.dashboard.widgets import heading
 from stepwell.pool.frozen import DatasetInfo
@@ -22,23 +22,18 @@ No dataset yet. Choose trajectories on the page [Curation](/curation) and freeze
 leased by its name in as many epochs as you like, and is kept when the pool is pruned.
 """
 
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "name", "label": "Dataset", "field": "name", "align": "left", "sortable": True},
-    {"name": "at", "label": "Frozen", "field": "at", "align": "left", "sortable": True},
-    {"name": "unit", "label": "Unit", "field": "unit", "align": "left"},
-    {"name": "units", "label": "Units", "field": "units", "sortable": True},
-    {"name": "trajectories", "label": "Trajectories", "field": "trajectories", "sortable": True},
-    {"name": "steps", "label": "Steps", "field": "steps", "sortable": True},
-    {"name": "tokens", "label": "Tokens", "field": "tokens", "sortable": True},
-    {"name": "reward", "label": "Mean reward", "field": "reward"},
-    {"name": "versions", "label": "Policy versions", "field": "versions"},
-    {"name": "digest", "label": "SHA-256", "field": "digest", "align": "left"},
-]
-_NAME_CELL: Final = """
-<q-td :props="props">
-  <a :href="'/datasets?dataset=' + encodeURIComponent(props.value)" class="text-primary"
-    @click.prevent="$parent.$emit('choose', props.value)">{{ props.value }}</a>
-</q-td>"""
+_COLUMNS: Final = (
+    text("name", "Dataset"),
+    text("at", "Frozen"),
+    text("unit", "Unit"),
+    number("units", "Units"),
+    number("trajectories", "Trajectories"),
+    number("steps", "Steps"),
+    number("tokens", "Tokens"),
+    number("reward", "Mean reward", 3),
+    right("versions", "Policy versions"),
+    text("digest", "SHA-256"),
+)
 
 
 async def build(parent: ui.column, visit: Visit, _: Mapping[str, str]) -> None:
@@ -66,9 +61,7 @@ class DatasetsView:
             with ui.column().classes("w-full gap-4") as self._all:
                 with ui.card().classes("w-full"):
                     heading("Datasets")
-                    self._table = ui.table(rows=[], columns=_COLUMNS, row_key="name").props("flat dense")
-                    self._table.classes("w-full").add_slot("body-cell-name", _NAME_CELL)
-                    self._table.on("choose", self._choose)
+                    self._table = Table(_COLUMNS, key="name", label="Datasets")
                 self._detail = ui.column().classes("w-full gap-4")
 
     def show(self, datasets: list[DatasetInfo]) -> None:
@@ -79,12 +72,7 @@ class DatasetsView:
         if found == self._found:  # an export under way must not be drawn anew
             return
         self._found = found
-        self._table.rows = [_row(one, self._visit) for one in datasets]
-        self._show_chosen()
-
-    def _choose(self, event: GenericEventArguments) -> None:
-        self._chosen, self._before = str(event.args), ""
-        self._remember()
+        self._table.fill([_row(one, self._visit) for one in datasets])
         self._show_chosen()
 
     def _show_chosen(self) -> None:
@@ -136,13 +124,14 @@ def _row(dataset: DatasetInfo, visit: Visit) -> dict[str, object]:
     low, high = of.policy_version_min, of.policy_version_max
     return {
         "name": full_name(dataset),
+        "name_href": link("/datasets", dataset=full_name(dataset)),
         "at": visit.time(dataset.created_at, "%Y-%m-%d %H:%M"),
         "unit": dataset.unit,
         "units": of.units,
         "trajectories": of.trajectories,
         "steps": of.steps,
         "tokens": of.tokens,
-        "reward": "" if of.reward_mean is None else f"{of.reward_mean:.3f}",
+        "reward": of.reward_mean,
         "versions": "" if low is None else f"{low}" if low == high else f"{low} to {high}",
         "digest": dataset.digest[:12],
     }

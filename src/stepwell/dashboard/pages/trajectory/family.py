@@ -2,14 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from nicegui import ui
 
 from stepwell.dashboard.addresses import link, trajectory_address
 from stepwell.dashboard.reading.family import MOST, Branch, Family, branches
 from stepwell.dashboard.reading.trajectory import Head
-from stepwell.dashboard.widgets import STATUS_CELL, TRAJECTORY_CELL, heading
+from stepwell.dashboard.tables import Table, number, right, text
+from stepwell.dashboard.trajectories import STATUS, TRAJECTORY
+from stepwell.dashboard.widgets import heading
 from stepwell.pool.base import GroupSummary, TrajectorySummary
 
 Go = Callable[[int], Awaitable[None]]
@@ -23,18 +25,13 @@ _WHY: Final = {
     "side": "beside the agent's work",
 }
 _MOST_BRANCHES: Final = 200
-_COLUMNS: Final[list[dict[str, Any]]] = [
-    {"name": "id", "label": "Trajectory", "field": "id", "align": "left"},
-    {"name": "status", "label": "Status", "field": "status", "align": "left"},
-    {"name": "reward", "label": "Reward", "field": "reward"},
-    {"name": "steps", "label": "Steps", "field": "steps"},
-    {"name": "compare", "label": "Compare", "field": "compare", "align": "left"},
-]
-_COMPARE_CELL: Final = """
-<q-td :props="props">
-  <a v-if="props.value" :href="props.value" class="text-primary">compare with this one</a>
-  <span v-else>shown here</span>
-</q-td>"""
+_COLUMNS: Final = (
+    TRAJECTORY,
+    STATUS,
+    right("reward", "Reward"),
+    number("steps", "Steps"),
+    text("compare", "Compare"),
+)
 
 
 def relatives(head: Head, family: Family, go: Go) -> None:
@@ -91,19 +88,18 @@ def _forked(sets: tuple[GroupSummary, ...]) -> None:
 
 def _members(own_id: str, members: tuple[TrajectorySummary, ...]) -> None:
     with ui.expansion(f"Its group: {len(members)} trajectories").classes("w-full").props("dense"):
-        table = ui.table(rows=[_row(member, own_id) for member in members], columns=_COLUMNS, row_key="id")
-        table.props("flat dense").classes("w-full")
-        table.add_slot("body-cell-id", TRAJECTORY_CELL)
-        table.add_slot("body-cell-status", STATUS_CELL)
-        table.add_slot("body-cell-compare", _COMPARE_CELL)
+        table = Table(_COLUMNS, key="id", label="Its group")
+        table.fill([_row(member, own_id) for member in members])
 
 
 def _row(member: TrajectorySummary, own_id: str) -> dict[str, object]:
     other = member.info.id
     return {
         "id": other,
+        "id_href": trajectory_address(other),
         "status": member.status,
         "reward": "" if member.reward is None else f"{member.reward:.3g}",
         "steps": member.steps,
-        "compare": "" if other == own_id else link("/compare", left=own_id, right=other),
+        "compare": "shown here" if other == own_id else "compare with this one",
+        "compare_href": "" if other == own_id else link("/compare", left=own_id, right=other),
     }

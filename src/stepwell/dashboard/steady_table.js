@@ -1,0 +1,30 @@
+// NiceGUI makes a new component of every slot that is given as a template, at each change of anything on the page, so
+// that the cells of such a slot are taken out and put in again: a link loses its focus, and a click between the two is
+// lost. The slot is written here instead, once for all tables; its cells stay and change in place.
+import { convertDynamicProperties } from "../../static/utils/dynamic_properties.js";
+
+export default {
+  template: `
+    <q-table :columns="converted">
+      <template #body-cell="props">
+        <q-td :props="props" :title="props.col.clip ? props.value : null">
+          <a v-if="props.row[props.col.name + '_href']" :href="props.row[props.col.name + '_href']"
+            class="nicegui-link">{{ props.value }}</a>
+          <q-badge v-else-if="props.col.colours" outline :color="props.col.colours[props.value] || 'grey'">
+            {{ props.value }}
+          </q-badge>
+          <template v-else>{{ props.value }}</template>
+        </q-td>
+      </template>
+    </q-table>
+  `,
+  props: {
+    columns: Array,
+  },
+  computed: {
+    converted() {
+      this.columns.forEach((column) => convertDynamicProperties(column, false));
+      return this.columns;
+    },
+  },
+};
