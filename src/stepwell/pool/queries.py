@@ -23,6 +23,8 @@ newest_cursor = sa.select(meta.c.value).where(meta.c.name == "cursor")
 trajectory_rows = sa.select(trajectories, groups.c.id.label("group_id")).outerjoin(
     groups, trajectories.c.group_cursor == groups.c.cursor
 )
+_trajectories_named = LookUp(trajectory_rows, trajectories.c.id)
+_groups_named = LookUp(sa.select(groups), groups.c.id)
 _steps = sa.select(steps, trajectories.c.id.label("trajectory_id")).join(
     trajectories, steps.c.trajectory_cursor == trajectories.c.cursor
 )
@@ -69,10 +71,10 @@ def steps_at(connection: sa.Connection, cursors: Sequence[int]) -> list[Step]:
 
 def trajectory(connection: sa.Connection, trajectory_id: str) -> Trajectory:
     """One trajectory. Raises NotFound."""
-    row = connection.execute(trajectory_rows.where(trajectories.c.id == trajectory_id)).one_or_none()
-    if row is None:
+    rows = list(_trajectories_named.rows(connection, [trajectory_id]))
+    if not rows:
         raise NotFound(f"no trajectory {trajectory_id!r}")
-    return _folded(connection, [row])[0]
+    return _folded(connection, rows)[0]
 
 
 def info_of_group(connection: sa.Connection, group_id: str) -> GroupInfo:
@@ -80,11 +82,10 @@ def info_of_group(connection: sa.Connection, group_id: str) -> GroupInfo:
     return group_info(_group_row(connection, group_id))
 
 
-def _group_row(connection: sa.Connection, group_id: str) -> sa.Row[Any]:
-    row = connection.execute(sa.select(groups).where(groups.c.id == group_id)).one_or_none()
-    if row is None:
-        raise NotFound(f"no group {group_id!r}")
-    return row
+def _group_row(connection: sa.Connection, group_id: str) -> Any:
+    for row in _groups_named.rows(connection, [group_id]):
+        return row
+    raise NotFound(f"no group {group_id!r}")
 
 
 def group(connection: sa.Connection, group_id: str) -> Group:

@@ -1,13 +1,14 @@
-"""The built-in agent: the unmodified OpenAI SDK, pointed at a gateway."""
+"""The built-in agent: chat completions of a gateway, or of any server that has OpenAI's, over plain HTTP."""
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from itertools import count
+from typing import Any, Final, Protocol
 
-import openai
-from openai.types.chat import ChatCompletion
+import aiohttp
 from pydantic import Field
 
 from stepwell.config import Config
@@ -51,11 +52,30 @@ class Agent(Protocol):
 
 _PASSING: Final = (408, 425, 429)
 """Statuses below 500 that say nothing of what was asked: another time it may go well."""
-_Answer = TypeVar("_Answer", bound=openai.BaseModel)
+_RETRIES: Final = 2
+"""Of a call that may go well another time."""
+_RETRY: Final = "x-stainless-retry-count"
+"""The header by which OpenAI's clients say so: a gateway that has answered before does not take it for another step."""
+_LONGEST_PAUSE: Final = 60.0
+"""Seconds of a `Retry-After` that are waited for; a server that wants more has failed."""
+
+_LONGEST_WORDS: Final = 500
+"""Characters of an error that is in no known shape."""
 
 
-class _Count(openai.BaseModel):
-    count: int
+@dataclass(frozen=True)
+class _Refused(Exception):
+    """The server answered, but not with what was asked for."""
+
+    status: int
+    message: str
+    code: object
+    retry_after: float | None
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may go well another time."""
+        return self.status >= 500 or self.status in _PASSING
 
 
 class ChatAgentConfig(Config):
@@ -74,9 +94,7 @@ class ChatAgentConfig(Config):
 class ChatAgent:
     """OpenAI chat completions; the trajectory is named in the URL, as any agent could do.
 
-    A small policy answers faster than the SDK's comfort takes. So calls go through its door for plain requests, since
-    `chat.completions.create` would walk through messages that are in wire form already, and over aiohttp, since the
-    default client probes every idle connection before each request. That is a third of the CPU time per call.
+    A small policy answers faster than OpenAI's SDK takes to ask and to read, hence none (docs/decisions/0031).
     """
 
     def __init__(
@@ -104,22 +122,17 @@ class ChatAgent:
         self._config = config
         self._reached = reached
         self._foreign = foreign
-        self._client = openai.AsyncOpenAI(
-            base_url=f"{self._url}/v1",
-            api_key=key,
-            timeout=config.timeout,
-            max_retries=2,
-            http_client=openai.DefaultAioHttpClient(),
-        )
+        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._session: aiohttp.ClientSession | None = None  # is made within the event loop that it belongs to
 
     async def act(self, trajectory_id: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """One chat completion (see the protocol)."""
         completion = await self._asked(trajectory_id, self._body(messages, tools), {})
-        try:  # the SDK believes whatever it is sent
-            answer = message_from_json(completion.choices[0].message.to_dict())
-            used = completion.usage
-            tokens = (used.prompt_tokens, used.completion_tokens) if used else (0, 0)
-            return Action(answer, (completion.id or "").removeprefix("chatcmpl-"), *tokens)
+        try:
+            answer = message_from_json(completion["choices"][0]["message"])
+            used = completion.get("usage") or {}
+            tokens = (int(used.get("prompt_tokens") or 0), int(used.get("completion_tokens") or 0))
+            return Action(answer, str(completion.get("id") or "").removeprefix("chatcmpl-"), *tokens)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise EngineError(f"what {self._url} answered is no chat completion: {error!r}") from error
 
@@ -130,40 +143,63 @@ class ChatAgent:
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
         """Asks the gateway, which knows the model's template (see the protocol)."""
-        found = await self._post(f"{self._url}/tokenize", _Count, self._body(messages, tools), {})
-        return found.count
+        found = await self._post(f"{self._url}/tokenize", self._body(messages, tools), {})
+        try:
+            return int(found["count"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"what {self._url} answered is no count of tokens: {error!r}") from error
 
-    async def _asked(self, trajectory_id: str, body: dict[str, Any], headers: dict[str, str]) -> ChatCompletion:
+    async def _asked(self, trajectory_id: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
         place = "" if self._foreign else f"/t/{trajectory_id}"
-        return await self._post(f"{self._url}{place}/v1/chat/completions", ChatCompletion, body, headers)
+        return await self._post(f"{self._url}{place}/v1/chat/completions", body, headers)
 
-    async def _post(self, url: str, kind: type[_Answer], body: dict[str, Any], headers: dict[str, str]) -> _Answer:
-        started, wait, again = time.monotonic(), 0.2, headers
-        while True:
+    async def _post(self, url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
+        """What the server answers, from JSON; whatever may go well another time is asked for again."""
+        started, data = time.monotonic(), json.dumps(body).encode()
+        for attempt in count():
+            wait = min(0.2 * 2**attempt, 5.0)
+            said = headers if attempt == 0 else {**headers, _RETRY: str(attempt)}
             try:
-                answer = await self._client.post(url, cast_to=kind, body=body, options={"headers": again})
-            except openai.OpenAIError as error:
-                lost = isinstance(error, openai.APIConnectionError) and self._reached
-                if not lost or time.monotonic() - started > self._config.patience:
-                    raise self._explained(error) from error
-                await asyncio.sleep(wait)
-                again = {**headers, "x-stainless-retry-count": "1"}  # it may have been answered: that is no second step
-                wait = min(2 * wait, 5.0)
-            except ValueError as error:  # of the JSON that it should be
-                raise EngineError(f"what {self._url} answered is no JSON: {error}") from error
+                answer = await self._once(url, data, said)
+            except _Refused as refusal:
+                wait = wait if refusal.retry_after is None else refusal.retry_after
+                if not refusal.passing or attempt >= _RETRIES or wait > _LONGEST_PAUSE:
+                    raise self._explained(refusal) from refusal
+            except (aiohttp.ClientError, TimeoutError) as error:
+                lost = self._reached and time.monotonic() - started < self._config.patience
+                if attempt >= _RETRIES and not lost:
+                    why = str(error) or f"nothing within {self._config.timeout:g} s"
+                    raise EngineError(f"no answer from {self._url}: {why}") from error
             else:
                 self._reached = True
                 return answer
+            await asyncio.sleep(wait)
+        raise AssertionError("count() does not end")
 
-    def _explained(self, error: openai.OpenAIError) -> StepwellError:
+    async def _once(self, url: str, data: bytes, headers: dict[str, str]) -> Any:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0),  # `rollout.concurrency` is the limit
+                timeout=aiohttp.ClientTimeout(total=self._config.timeout),
+                trust_env=self._foreign,  # proxies; looking for them at each call takes longer than the call
+            )
+        async with self._session.post(url, data=data, headers=headers) as response:
+            content = await response.read()
+            if response.status >= 300:
+                raise _refusal(response.status, content, response.headers.get("Retry-After", ""))
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise EngineError(f"what {self._url} answered is no JSON: {error}") from error
+
+    def _explained(self, refusal: _Refused) -> StepwellError:
+        if refusal.passing:
+            return EngineError(refusal.message)
+        if refusal.status == 400 and refusal.code == "context_length_exceeded":
+            return ContextOverflow(refusal.message)
         wrong = EngineError if self._foreign else InvalidRequest  # of strangers nobody knows what they can take
-        if isinstance(error, openai.BadRequestError):
-            overflow = error.code == "context_length_exceeded"
-            return ContextOverflow(error.message) if overflow else wrong(error.message)
-        if isinstance(error, openai.APIStatusError):
-            asked_wrongly = error.status_code < 500 and error.status_code not in _PASSING
-            return wrong(error.message) if asked_wrongly else EngineError(error.message)
-        return EngineError(f"no answer from {self._url}: {error}")
+        return wrong(refusal.message)
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -183,4 +219,18 @@ class ChatAgent:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        if self._session is not None:
+            await self._session.close()
+
+
+def _refusal(status: int, content: bytes, retry_after: str) -> _Refused:
+    """What an answer says that is none, in OpenAI's shape or another."""
+    try:
+        told = json.loads(content)
+    except ValueError:
+        told = None
+    error = told.get("error", told) if isinstance(told, dict) else None
+    named = error if isinstance(error, dict) else {}
+    words = named.get("message") or content.decode(errors="replace")[:_LONGEST_WORDS] or "no words about why"
+    pause = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else None
+    return _Refused(status, f"{words} (status {status})", named.get("code"), pause)
