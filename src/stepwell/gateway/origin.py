@@ -6,6 +6,8 @@ id for id, with a recorded one, and answered from the record. From the step of t
 siblings differ in what they did there, and in nothing that came before.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,7 +23,8 @@ CHOICE_MARK: Final = "."
 _BEFORE: Final = 12
 _AFTER: Final = 24
 """Tokens of a difference that are shown."""
-
+_KEPT: Final = 4_000_000
+"""Tokens of origins that are kept, four bytes each and as many for their log-probabilities."""
 
 _Call = tuple[Step, ...]
 """The answers of one call: a step for each choice, in order."""
@@ -107,44 +110,78 @@ class Origin:
         return repr(self._text(ids[at : at + _AFTER])) if at < len(ids) else "nothing"
 
 
-def origin_of(pool: Pool, info: TrajectoryInfo, text: Callable[[Ids], str] = str) -> Origin | None:
-    """The past of a trajectory if it is a fork; of a fork of a fork, the past of that comes first. May block.
+class Pasts:
+    """Finds in a pool where forks come from. What has ended is kept a while, as siblings come together. Thread-safe."""
 
-    Raises:
-        ForkRefused: an origin is gone, or has no such step.
-    """
-    forked = _forked_from(pool, info)
-    if forked is None:
-        return None
-    (origin, index), known = forked, {info.id}
-    steps = list(origin.steps)
-    while (forked := _forked_from(pool, origin.info)) is not None:
-        known.add(origin.info.id)
-        origin, first = forked
-        if origin.info.id in known:
-            raise ForkRefused(f"trajectory {info.id!r} is a fork of itself, by way of {origin.info.id!r}")
-        steps[:0] = [step for step in origin.steps if step.index < first]
-    return Origin(steps, index, text, known=info.source == FORK)
+    def __init__(self, pool: Pool, *, tokens: int = _KEPT) -> None:
+        """Keep at most so many tokens of prompts and responses."""
+        self._pool = pool
+        self._tokens = tokens
+        self._held = 0
+        self._kept: OrderedDict[str, Trajectory] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def origin_of(self, info: TrajectoryInfo, text: Callable[[Ids], str] = str) -> Origin | None:
+        """The past of a trajectory if it is a fork; of a fork of a fork, the past of that comes first. May block.
+
+        Raises:
+            ForkRefused: an origin is gone, or has no such step.
+        """
+        forked = self._forked_from(info)
+        if forked is None:
+            return None
+        (origin, index), known = forked, {info.id}
+        steps = list(origin.steps)
+        while (forked := self._forked_from(origin.info)) is not None:
+            known.add(origin.info.id)
+            origin, first = forked
+            if origin.info.id in known:
+                raise ForkRefused(f"trajectory {info.id!r} is a fork of itself, by way of {origin.info.id!r}")
+            steps[:0] = [step for step in origin.steps if step.index < first]
+        return Origin(steps, index, text, known=info.source == FORK)
+
+    def _forked_from(self, info: TrajectoryInfo) -> tuple[Trajectory, int] | None:
+        """The origin of a fork, and the step of it that is taken anew."""
+        group = None if info.group_id is None else self._pool.group_info(info.group_id)
+        if group is None or group.origin_index is None:
+            return None
+        try:
+            return self._trajectory(group.origin_id), group.origin_index
+        except NotFound as error:
+            raise ForkRefused(f"trajectory {info.id!r} is a fork of one that is gone: {error}") from error
+
+    def _trajectory(self, trajectory_id: str) -> Trajectory:
+        with self._lock:
+            known = self._kept.get(trajectory_id)
+            if known is not None:
+                self._kept.move_to_end(trajectory_id)
+                return known
+        found = self._pool.trajectory(trajectory_id)
+        if found.status != "open":  # it gets no step any more
+            self._keep(found)
+        return found
+
+    def _keep(self, found: Trajectory) -> None:
+        with self._lock:
+            if found.info.id not in self._kept:
+                self._kept[found.info.id] = found
+                self._held += _size(found)
+            while self._held > self._tokens:
+                _, oldest = self._kept.popitem(last=False)
+                self._held -= _size(oldest)
+
+
+def _size(trajectory: Trajectory) -> int:
+    return sum(len(step.prompt_ids) + len(step.response_ids) for step in trajectory.steps)
 
 
 def in_past_of(pool: Pool, fork_id: str, step: Step) -> bool:
     """Whether a step is one of those that a trajectory has from its origins. May block."""
     try:
-        origin = origin_of(pool, pool.trajectory(fork_id).info)
+        origin = Pasts(pool).origin_of(pool.trajectory(fork_id).info)
     except (NotFound, ForkRefused):
         return False
     return origin is not None and any(known.id == step.id for known in origin.past)
-
-
-def _forked_from(pool: Pool, info: TrajectoryInfo) -> tuple[Trajectory, int] | None:
-    """The origin of a fork, and the step of it that is taken anew."""
-    group = None if info.group_id is None else pool.group_info(info.group_id)
-    if group is None or group.origin_index is None:
-        return None
-    try:
-        return pool.trajectory(group.origin_id), group.origin_index
-    except NotFound as error:
-        raise ForkRefused(f"trajectory {info.id!r} is a fork of one that is gone: {error}") from error
 
 
 def _calls(steps: Sequence[Step]) -> list[_Call]:

@@ -21,7 +21,7 @@ from stepwell.errors import Conflict, NotFound
 from stepwell.gateway.admission import Admission
 from stepwell.gateway.callers import Caller
 from stepwell.gateway.dialects.base import ChatCall
-from stepwell.gateway.origin import Origin, origin_of
+from stepwell.gateway.origin import Origin, Pasts
 from stepwell.gateway.recall import Recall
 from stepwell.pool.base import Pool
 from stepwell.rendering.bridge import Asked, Bridged, Memory, Seen, bridge, seen
@@ -112,6 +112,7 @@ class Sessions:
         """Start with none; each is read from `pool` when it is first asked for. `budget` is in bytes, about."""
         self._admission = admission
         self._pool = pool
+        self._pasts = Pasts(pool)
         self._renderer = renderer
         self._recall = recall
         self._capacity = capacity
@@ -218,10 +219,7 @@ class Sessions:
     async def _load(self, session: Session) -> None:
         session.fresh = True  # before reading: a `forget` meanwhile must not be lost
         try:
-            stored = await asyncio.to_thread(self._pool.trajectory, session.info.id)
-            origin = await asyncio.to_thread(self._origin, stored)
-            past = origin.past if origin else ()
-            session.load(stored, await asyncio.to_thread(self._recalled, (*past, *stored.steps)), origin)
+            session.load(*await asyncio.to_thread(self._read, session.info.id))
             self._weigh(session)
         except NotFound:
             pass  # it is opened together with its first step
@@ -229,11 +227,14 @@ class Sessions:
             session.fresh = False
             raise
 
-    def _origin(self, stored: Trajectory) -> Origin | None:
-        """Where a fork comes from, until it has a step of its own."""
-        if any(not step.side for step in stored.steps):
-            return None
-        return origin_of(self._pool, stored.info, partial(self._renderer.decode, skip_special=False))
+    def _read(self, trajectory_id: str) -> tuple[Trajectory, list[Seen], Origin | None]:
+        """What the pool has of a trajectory, and where it comes from, if it is a fork without a step of its own."""
+        stored = self._pool.trajectory(trajectory_id)
+        own = any(not step.side for step in stored.steps)
+        shown = partial(self._renderer.decode, skip_special=False)
+        origin = None if own else self._pasts.origin_of(stored.info, shown)
+        past = origin.past if origin else ()
+        return stored, self._recalled((*past, *stored.steps)), origin
 
     def _recalled(self, steps: Sequence[Step]) -> list[Seen]:
         memory, recalled = Memory(), []
