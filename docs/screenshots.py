@@ -19,6 +19,7 @@ from tests.ui.conftest import CHROMIUM, QUIET, serve
 
 FOLDER: Final = Path(__file__).parent / "images" / "dashboard"
 STEPS: Final = 3_000
+_PATIENCE: Final = 180_000  # milliseconds; a bound for a busy machine
 PAGES: Final = {
     "overview": "/",
     "collection": "/collection?window=6h",
@@ -57,10 +58,11 @@ def _take(browser: Browser, url: str, look: str) -> None:
     context = browser.new_context(
         base_url=url, viewport={"width": width, "height": height}, color_scheme=scheme, timezone_id="Europe/Berlin"
     )
+    context.set_default_timeout(_PATIENCE)
     page = context.new_page()
     for name, path in PAGES.items():
         page.goto(path)
-        page.wait_for_load_state("networkidle")
+        page.wait_for_function("window.did_handshake === true")
         page.wait_for_timeout(800)  # charts and tables are drawn
         page.screenshot(path=FOLDER / f"{name}-{look}.jpg", type="jpeg", quality=70)
     context.close()
