@@ -68,7 +68,7 @@ _ZONE_SCRIPT: Final = f"""
   // not before it is loaded: an answer that nobody waits for is an error in the server's log
   if (document.cookie.includes("{ZONE_COOKIE}=" + zone)) addEventListener("load", () => location.reload());
 }})();
-// A server that knows one's key no more refuses the socket and gives no reason; asked for the page, it leads to the login.
+// A server that knows one's key no more refuses the socket; asked for the page, it leads to the login.
 setInterval(async () => {{
   if (!window.socket || window.socket.connected) return;
   const asked = fetch(location.href, {{headers: {{Accept: "text/html"}}, redirect: "manual"}});
