@@ -17,6 +17,7 @@ from stepwell.environments.agentdojo import AgentDojoConfig
 from stepwell.environments.alfworld import AlfWorldConfig, make_games
 from stepwell.environments.bfcl import BFCLConfig
 from stepwell.environments.chain import ChainConfig
+from stepwell.environments.cipher import CipherConfig
 from stepwell.environments.functions import FunctionsConfig
 from stepwell.environments.gymnasium_text import GymnasiumTextConfig
 from stepwell.environments.lookup import LookupConfig
@@ -307,6 +308,11 @@ CASES: tuple[Case, ...] = (
             (call("act", action="a"), say("b"), call("act", action="c")),
             (say("north"), call("nonsense"), call("act", text="wrong key")),
         ),
+    ),
+    Case(
+        "cipher",
+        lambda _: CipherConfig(turns=3, delay=1).build(),
+        ((say("abcd"), say("dcba"), say("aaaa")), (say("no word"), call("nonsense"), say(""))),
     ),
     Case("functions", _functions, _SHOPPING),
     Case("functions-copy", lambda folder: _functions(folder, fork="copy"), _SHOPPING),

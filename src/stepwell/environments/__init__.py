@@ -8,6 +8,7 @@ from stepwell.environments.alfworld import AlfWorldConfig
 from stepwell.environments.bfcl import BFCLConfig
 from stepwell.environments.black_box import BlackBoxConfig
 from stepwell.environments.chain import ChainConfig
+from stepwell.environments.cipher import CipherConfig
 from stepwell.environments.functions import FunctionsConfig
 from stepwell.environments.gymnasium_text import GymnasiumTextConfig
 from stepwell.environments.lookup import LookupConfig
@@ -26,6 +27,7 @@ ENVIRONMENTS: Final[Mapping[str, type[TaskSetConfig]]] = {
     "bfcl": BFCLConfig,
     "black_box": BlackBoxConfig,
     "chain": ChainConfig,
+    "cipher": CipherConfig,
     "functions": FunctionsConfig,
     "gymnasium_text": GymnasiumTextConfig,
     "lookup": LookupConfig,

@@ -1,10 +1,11 @@
-"""Four algorithms on one task, at equal sampled tokens: what `recipes/lookup_curves.png` was made by.
+"""`python -m experiments.lookup`: four algorithms through all of the system, at equal sampled tokens.
 
-Each trains `lookup` from the same warm-up on the same tasks, and is tried on the same held-out tasks as it goes.
-`algorithm.use` differs, and with it the size of groups and how many make an update; RTPO, whose updates are of a few
-steps each, has a smaller learning rate and an unbiased baseline. Settings are the better of two or three that were
-tried, some with a seed that is used here, so this shows that each learns, not which is best. Runs that were finished
-are kept, and made again if their settings change.
+Here rollouts go through agents, gateway and pool, as a person's would. Each trains `lookup` from the same warm-up on
+the same tasks, and is tried on the same held-out tasks as it goes. `algorithm.use` differs, and with it the size of
+groups and how many make an update; RTPO, whose updates are of a few steps each, has a smaller learning rate and an
+unbiased baseline. Settings are the better of two or three that were tried, some with a seed that is used here, so
+this shows that each learns, not which is best. Runs that were finished are kept, and made again if their settings
+change.
 """
 
 import argparse
@@ -17,14 +18,17 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Final
 
 import matplotlib
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from scipy import stats
 
+from experiments.compare import interval
+from experiments.report import DOCS, table
+from experiments.store import RESULTS
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.recipes import find_recipe
 from stepwell.cli.training import TrainingRun, training_run
@@ -130,7 +134,7 @@ def all_courses(seeds: int, budget: int, every: int, kept: Path, workers: int) -
     kept.mkdir(parents=True, exist_ok=True)
     jobs = [(name, seed, budget, every) for seed in range(1, seeds + 1) for name in SETTINGS]
     files = {job: kept / f"{job[0]}-{job[1]}-{budget}.json" for job in jobs}
-    missing = [job for job in jobs if not files[job].exists() or _read(files[job]).settings != settings(*job[:3])]
+    missing = [job for job in jobs if not files[job].exists() or read(files[job]).settings != settings(*job[:3])]
     with (
         Progress(console=Console(stderr=True)) as bar,
         ProcessPoolExecutor(workers, get_context("spawn")) as processes,
@@ -143,10 +147,11 @@ def all_courses(seeds: int, budget: int, every: int, kept: Path, workers: int) -
             partial.write_text(json.dumps(asdict(future.result())) + "\n", encoding="utf-8")
             partial.replace(file)
             bar.advance(task)
-    return [_read(file) for file in files.values()]
+    return [read(file) for file in files.values()]
 
 
-def _read(file: Path) -> Course:
+def read(file: Path) -> Course:
+    """A run that was kept."""
     told = json.loads(file.read_text(encoding="utf-8"))
     return Course(told["algorithm"], told["seed"], told["settings"], [Point(**point) for point in told["points"]])
 
@@ -159,11 +164,11 @@ def plot(courses: Sequence[Course], path: Path) -> None:
     for name in SETTINGS:
         own = [one for one in courses if one.algorithm == name]
         curves = np.array([np.interp(grid, [p.tokens for p in c.points], [p.success for p in c.points]) for c in own])
-        mean = curves.mean(0)
-        (line,) = axis.plot(grid / 1000, mean, label=f"{name} ({len(own)} seeds)")
+        told = [interval(scores.tolist()) for scores in curves.T]
+        (line,) = axis.plot(grid / 1000, [one.mean for one in told], label=f"{name} ({len(own)} seeds)")
         if len(own) > 1:
-            half = stats.t.ppf(0.975, len(own) - 1) * curves.std(0, ddof=1) / np.sqrt(len(own))
-            axis.fill_between(grid / 1000, mean - half, mean + half, alpha=0.15, color=line.get_color())
+            low, high = [one.low for one in told], [one.high for one in told]
+            axis.fill_between(grid / 1000, low, high, alpha=0.15, color=line.get_color())
     axis.set(xlabel="response tokens sampled for training, thousands", ylabel="held-out success", ylim=(0, 1.02))
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")
@@ -171,37 +176,45 @@ def plot(courses: Sequence[Course], path: Path) -> None:
     pyplot.close(figure)
 
 
-def table(courses: Sequence[Course]) -> str:
-    """What each had at the end, as Markdown: means over seeds, success with its 95 % interval."""
-    lines = [
-        "| algorithm | seeds | held-out success | tokens | environment steps | updates | seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def report(courses: Sequence[Course]) -> str:
+    """What each had at the end, as a page of Markdown: means over seeds, success with its 95 % interval."""
+    rows = []
     for name in SETTINGS:
         last = [one.points[-1] for one in courses if one.algorithm == name]
-        success = np.array([point.success for point in last])
-        half = 0.0
-        if len(last) > 1:
-            half = float(stats.t.ppf(0.975, len(last) - 1) * success.std(ddof=1) / np.sqrt(len(last)))
+        success = interval([point.success for point in last])
         means = (np.mean([getattr(p, what) for p in last]) for what in ("tokens", "steps", "updates", "seconds"))
-        facts = " | ".join(f"{mean:,.0f}" for mean in means)
-        lines.append(f"| {name} | {len(last)} | {success.mean():.3f} ± {half:.3f} | {facts} |")
-    return "\n".join(lines)
+        facts = [f"{mean:,.0f}" for mean in means]
+        rows.append([name, str(len(last)), f"{success.mean:.3f} ± {success.high - success.mean:.3f}", *facts])
+    heads = ("algorithm", "seeds", "held-out success", "tokens", "environment steps", "updates", "seconds")
+    return f"{_HEAD}\n{table(heads, rows)}\n\n{_FOOT}"
+
+
+_HEAD: Final = """# Four algorithms through the whole system
+
+`python -m experiments.lookup` trains each from the same warm-up of [`lookup`](../../recipes/lookup.yaml), through
+agents, gateway and pool, and tries it on the same 128 held-out tasks every 5,000 sampled tokens. At the last trial
+(success ± 95 % interval over seeds; seconds are of a busy machine, one core each):
+"""
+_FOOT: Final = """![held-out success over sampled tokens](images/lookup_curves.png)
+
+All learn the task; the intervals overlap, and settings were chosen from few that were tried, some with a seed that is
+used here, so this says that they work and not which is best. StepPO is fastest early on, with updates of half the
+size. RTPO's spread is largest early on. A learning rate of 1e-3 made RTPO collapse in one trial, and StepPO in
+another (of an earlier version of the code, from a value head that began otherwise).
+"""
 
 
 def main() -> None:
-    """Run what is missing, and write the curves and the table beside this file."""
-    here = Path(__file__).parent
+    """Run what is missing, and write the page with its picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget", type=int, default=40_000, help="response tokens of each run")
     parser.add_argument("--every", type=int, default=5_000, help="response tokens between trials")
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one core each")
-    parser.add_argument("--kept", type=Path, default=here / "lookup_runs", help="folder of finished runs")
     options = parser.parse_args()
-    courses = all_courses(options.seeds, options.budget, options.every, options.kept, options.workers)
-    plot(courses, here / "lookup_curves.png")
-    print(table(courses))
+    courses = all_courses(options.seeds, options.budget, options.every, RESULTS / "lookup", options.workers)
+    plot(courses, DOCS / "images" / "lookup_curves.png")
+    (DOCS / "lookup.md").write_text(report(courses), encoding="utf-8")
 
 
 if __name__ == "__main__":
