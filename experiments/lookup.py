@@ -26,13 +26,13 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.compare import interval
 from experiments.report import DOCS, table
 from experiments.store import RESULTS
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.recipes import find_recipe
 from stepwell.cli.training import TrainingRun, training_run
 from stepwell.config import load_config
+from stepwell.intervals import interval
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments.model import Words
-from stepwell.environments.cipher import Cipher
+from stepwell.environments.cipher import Cipher, CipherEnvironment
 from stepwell.policy.attention import Scores, causal_attention
 from stepwell.policy.model import Policy
 from stepwell.rendering.messages import Message
@@ -38,8 +38,7 @@ class Episode:
 
     id: str
     task: str
-    game: Any
-    """A `CipherEnvironment`."""
+    game: CipherEnvironment
     observation: str
     first: int = 0
     """The turn that it begins at: more than 0 in a fork."""
@@ -83,15 +82,13 @@ class Player:
     def begin(self, task: str) -> Episode:
         """A fresh episode."""
         game = self._tasks.make()
-        opening = game.reset(task)
-        assert isinstance(opening, tuple)  # as the cipher's are
-        return Episode(self._id(), task, game, opening[-1].content)
+        return Episode(self._id(), task, game, game.reset(task)[-1].content)
 
     def fork(self, origin: Episode, turn: int) -> Episode:
         """An episode that goes on from where `origin` was before its step at `turn`."""
         game = self._tasks.make()
         state, told = origin.states[turn - origin.first]
-        game.restore(state)  # type: ignore[attr-defined]
+        game.restore(state)
         return Episode(self._id(), origin.task, game, told, turn, origin.history[: 2 * turn])
 
     def play(self, episodes: Sequence[Episode], turns: int | None = None) -> None:

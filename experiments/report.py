@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from experiments.compare import Compared, Interval, interval
+from experiments.compare import Compared
 from experiments.design import Case, Claim, Measure, Study
 from experiments.plots import plot_curves, plot_differences
 from experiments.store import Store
+from stepwell.intervals import Interval, interval
 
 DOCS: Final = Path(__file__).parents[1] / "docs" / "experiments"
 _WORDS: Final[Mapping[Measure, str]] = {

@@ -69,7 +69,7 @@ def test_a_mean_curve_has_the_interval_of_students_t_where_two_runs_have_the_ver
     assert mean.points == ((1, 2.0),)
     ((x, low, high),) = mean.band
     assert x == 1
-    assert high - 2.0 == pytest.approx(4.303 * 1.0 / 3**0.5)
+    assert high - 2.0 == pytest.approx(4.3027 * 1.0 / 3**0.5)
     assert low + high == pytest.approx(4.0)
 
 

@@ -1,9 +1,8 @@
-"""Means, paired differences and their intervals."""
+"""Runs in one number, and paired differences."""
 
-import numpy as np
 import pytest
 
-from experiments.compare import Compared, interval, score_until, student
+from experiments.compare import Compared, score_until
 from experiments.run import Point
 from experiments.store import Result
 
@@ -17,27 +16,6 @@ def course(arm: str, seed: int, *scores: float) -> Result:
     return Result("case", arm, seed, "key", points)
 
 
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(1, 12.7062), (4, 2.7764), (9, 2.2622), (10, 2.2281), (20, 2.0860), (60, 2.0003)]
-)
-def test_students_quantiles_are_those_of_the_tables(freedom: int, quantile: float) -> None:
-    assert student(freedom) == pytest.approx(quantile, abs=2e-4)
-
-
-def test_an_interval_is_the_mean_with_students_t_times_its_standard_error() -> None:
-    told = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    half = 2.7764 * np.sqrt(2.5 / 5)
-    assert (told.mean, told.low, told.high) == pytest.approx((3.0, 3 - half, 3 + half), abs=1e-3)
-    assert told.sign == 1
-    assert interval([-1.0, 1.0, 0.5]).sign == 0
-    assert interval([-1.0, -1.1, -0.9]).sign == -1
-
-
-def test_of_a_single_seed_nothing_is_decided() -> None:
-    told = interval([0.7])
-    assert (told.mean, told.sign, told.high) == (0.7, 0, np.inf)
-
-
 def test_the_score_until_is_the_area_under_the_curve_up_to_there() -> None:
     points = [point(0, 0.0), point(100, 1.0), point(300, 1.0)]
     assert score_until(points, "tokens", 300) == pytest.approx((50 + 200) / 300)
@@ -49,7 +27,7 @@ def test_arms_are_compared_seed_by_seed() -> None:
     results = [course("a", seed, level, level) for seed, level in enumerate((0.1, 0.5, 0.9))]
     results += [course("b", seed, level + 0.05, level + 0.05) for seed, level in enumerate((0.1, 0.5, 0.9))]
     found = Compared(results).difference("b", "a", "tokens")
-    assert (found.mean, found.low, found.high, found.seeds) == pytest.approx((0.05, 0.05, 0.05, 3))
+    assert (found.mean, found.low, found.high, found.count) == pytest.approx((0.05, 0.05, 0.05, 3))
 
 
 def test_seeds_that_one_arm_lacks_are_left_out() -> None:

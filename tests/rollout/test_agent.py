@@ -6,6 +6,10 @@ from contextlib import ExitStack
 
 import aiohttp
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from stepwell.errors import ContextOverflow, EngineError, InvalidRequest
 from stepwell.gateway.app import create_app
@@ -165,3 +169,89 @@ async def test_a_state_that_is_only_looked_at_is_recorded_beside_the_agents_work
     assert looked.sampling.max_tokens == 1
     assert not looked.trainable
     assert len(looked.prompt_ids) > len(acted.prompt_ids)
+
+
+GOOD = {"id": "chatcmpl-step", "choices": [{"message": {"role": "assistant", "content": "yes"}}]}
+Answers = Callable[..., tuple[ChatAgent, list[Request]]]
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[Answers]:
+    """An agent of a server that gives these answers, the last one for ever; and what it was asked."""
+    agents: list[ChatAgent] = []
+    with ExitStack() as stack:
+
+        def start(*answers: Response, **settings: object) -> tuple[ChatAgent, list[Request]]:
+            heard: list[Request] = []
+
+            async def answer(request: Request) -> Response:
+                heard.append(request)
+                return answers[min(len(heard), len(answers)) - 1]
+
+            url = stack.enter_context(serving(Starlette(routes=[Route("/{path:path}", answer, methods=["POST"])])))
+            agents.append(ChatAgent(url, "tiny", CONFIG, **settings))
+            return agents[-1], heard
+
+        yield start
+        for agent in agents:
+            async with agent:
+                pass
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+async def test_what_may_go_well_another_time_is_asked_for_again_and_says_so(answering: Answers, status: int) -> None:
+    busy = Response("busy", status, {"retry-after": "0"})
+    agent, heard = answering(busy, busy, JSONResponse(GOOD))
+    action = await agent.act("t", ASK, ())
+    assert (action.message.content, action.step_id) == ("yes", "step")
+    assert [request.headers.get("x-stainless-retry-count") for request in heard] == [None, "1", "2"]
+
+
+async def test_a_server_that_wants_to_be_left_alone_for_long_has_failed(answering: Answers) -> None:
+    agent, heard = answering(Response("come back tomorrow", 429, {"retry-after": "86400"}))
+    with pytest.raises(EngineError, match=r"come back tomorrow \(status 429\)"):
+        await agent.act("t", ASK, ())
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize(("foreign", "kind"), [(False, InvalidRequest), (True, EngineError)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error": {"message": "not like that"}}',
+        b'{"error": "not like that"}',
+        b'{"detail": "not like that"}',
+        b"not like that",
+    ],
+)
+async def test_a_refusal_is_told_in_the_servers_words_whatever_their_shape(
+    answering: Answers, body: bytes, foreign: bool, kind: type[Exception]
+) -> None:
+    agent, heard = answering(Response(body, 422), foreign=foreign)
+    with pytest.raises(kind, match=r"not like that.*422"):
+        await agent.act("t", ASK, ())
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"<html>", "is no JSON"),
+        (b"[]", "no chat completion"),
+        (b"{}", "no chat completion"),
+        (b'{"choices": []}', "no chat completion"),
+        (b'{"choices": [{"message": {"role": "assistant", "content": 7}}]}', "no chat completion"),
+    ],
+)
+async def test_an_answer_that_is_none_is_an_engine_error(answering: Answers, body: bytes, says: str) -> None:
+    agent, _ = answering(Response(body, media_type="application/json"))
+    with pytest.raises(EngineError, match=says):
+        await agent.act("t", ASK, ())
+
+
+async def test_a_server_that_does_not_answer_in_time_is_an_engine_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with ChatAgent(url, "tiny", ChatAgentConfig(timeout=0.1)) as agent:
+            with pytest.raises(EngineError, match=f"no answer from {url}: .+"):
+                await agent.act("t", ASK, ())

@@ -117,7 +117,7 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
         goto(address)
         page.wait_for_function("window.did_handshake === true")
 
-    page.goto = arrive  # type: ignore[method-assign, assignment]
+    page.goto = arrive
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page

@@ -24,18 +24,16 @@ def test_a_link_in_a_table_is_the_same_after_the_page_has_changed(page: Page, po
 
 
 @pytest.mark.short
-def test_a_click_that_a_change_falls_into_still_counts(page: Page, pool: SQLitePool) -> None:
+def test_a_click_that_a_change_of_its_row_falls_into_still_counts(page: Page, pool: SQLitePool) -> None:
     page.goto("/consumption")
-    link = page.get_by_role("link", name="40").first
-    expect(link).to_be_visible()
-    lease = pool.lease(LeaseSpec(consumer="somebody", limit=2))
-    expect(page.get_by_role("cell", name=lease.id)).to_be_visible()
+    row = page.get_by_role("row", name=re.compile("^40 grpo-search"))
+    link = row.get_by_role("link")
     link.scroll_into_view_if_needed()
     box = link.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.down()
-    pool.extend(lease.id, seconds=7_200.0)
-    expect(page.get_by_role("row", name=lease.id)).to_contain_text("in 2 h")
+    pool.put(UpdateInfo(run="grpo-search", policy_version=40, metrics=(("reward_mean", 0.123),)))
+    expect(row).to_contain_text("0.123")
     page.mouse.up()
-    expect(page).to_have_url(re.compile("/update/"))
+    expect(page).to_have_url(re.compile("/update/grpo-search/40"))

@@ -63,7 +63,7 @@ class Table(ui.table, component="steady_table.js"):  # type: ignore[call-arg]  #
         columns = [column | {"sortable": column["sortable"] and sortable} for column in columns]
         super().__init__(rows=[], columns=columns, row_key=key, pagination=page)
         self._page = page
-        self.props(f'flat dense aria-label="{label}" :rows-per-page-options="[{PAGE}, 100, 500]"').classes("w-full")
+        self.props(f'flat dense aria-label="{label}" :rows-per-page-options="[{page}, 100, 500]"').classes("w-full")
 
     def fill(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Give it its rows; it is turned over only if it has more than a page of them."""

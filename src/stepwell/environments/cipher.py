@@ -17,7 +17,7 @@ from pydantic import Field
 
 from stepwell.errors import InvalidRequest, NotFound
 from stepwell.rendering.messages import Message, Tool
-from stepwell.rollout.env import Environment, Outcome, TaskSetConfig
+from stepwell.rollout.env import Outcome, TaskSetConfig
 
 _TASKS: Final = 100_000
 _SPLITS: Final = ("train", "test")
@@ -86,7 +86,7 @@ class Cipher:
         """The right answer to a word."""
         return word.translate(self._substitution)
 
-    def make(self) -> Environment:
+    def make(self) -> "CipherEnvironment":
         """A fresh episode."""
         return CipherEnvironment(self)
 

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -63,14 +62,12 @@ _LONGEST_WORDS: Final = 500
 """Characters of an error that is in no known shape."""
 
 
-@dataclass(frozen=True)
 class _Refused(Exception):
     """The server answered, but not with what was asked for."""
 
-    status: int
-    message: str
-    code: object
-    retry_after: float | None
+    def __init__(self, status: int, message: str, code: object, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.retry_after = status, message, code, retry_after
 
     @property
     def passing(self) -> bool:
@@ -155,8 +152,8 @@ class ChatAgent:
 
     async def _post(self, url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
         """What the server answers, from JSON; whatever may go well another time is asked for again."""
-        started, data = time.monotonic(), json.dumps(body).encode()
-        for attempt in count():
+        started, data, attempt = time.monotonic(), json.dumps(body).encode(), 0
+        while True:
             wait = min(0.2 * 2**attempt, 5.0)
             said = headers if attempt == 0 else {**headers, _RETRY: str(attempt)}
             try:
@@ -174,7 +171,7 @@ class ChatAgent:
                 self._reached = True
                 return answer
             await asyncio.sleep(wait)
-        raise AssertionError("count() does not end")
+            attempt += 1
 
     async def _once(self, url: str, data: bytes, headers: dict[str, str]) -> Any:
         if self._session is None:

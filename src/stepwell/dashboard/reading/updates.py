@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isfinite, sqrt
+from math import isfinite
+from statistics import fmean
 from typing import Final, Literal
 
-import numpy as np
-
+from stepwell.intervals import interval
 from stepwell.pool.base import Pool
 from stepwell.types import UpdateInfo
 
@@ -101,10 +101,9 @@ def mean_curve(runs: Mapping[str, Sequence[UpdateInfo]], metric: str, axis: Axis
     for _, found in sorted(at.items()):
         if len(found) < 2:
             continue
-        x, y = np.mean(found, axis=0).tolist()
-        reach = _t(len(found) - 1) * float(np.std([value for _, value in found], ddof=1)) / sqrt(len(found))
-        points.append((x, y))
-        band.append((x, y - reach, y + reach))
+        x, values = fmean(x for x, _ in found), interval([y for _, y in found])
+        points.append((x, values.mean))
+        band.append((x, values.low, values.high))
     return Curve(_common(list(runs)), tuple(points), tuple(band))
 
 
@@ -135,13 +134,6 @@ _AXIS: Final[Mapping[Axis, Callable[[Sequence[UpdateInfo]], list[float]]]] = {
     "tokens": _tokens,
     "hours": _hours,
 }
-
-_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Student's t at 97.5 %, for 1, 2, … degrees of freedom; of more, nearly the normal distribution's."""
-
-
-def _t(freedom: int) -> float:
-    return _T[freedom - 1] if freedom <= len(_T) else 2.0
 
 
 def _common(names: Sequence[str]) -> str:
