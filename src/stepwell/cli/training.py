@@ -61,6 +61,8 @@ class TrainingRun:
     write: Write
     """Writes the policy's weights as they are, whole."""
     tasks: TaskSet
+    order: Sequence[str]
+    """The training tasks as the seed shuffles them: worked out once, since there may be 100,000 of them."""
     trainer: Trainer
     algorithm: Algorithm
     progress: Progress = field(default_factory=Progress)
@@ -131,9 +133,7 @@ class TrainingRun:
         """The tasks of the next update but those `held`, and then those after. All updates' tasks are one endless order
         of the seed's, so a resumed run goes on where it stopped, and a task of which a group was ready by then is not
         sampled again."""
-        tasks = list(self.tasks.tasks("train"))
-        order = np.random.default_rng(self.recipe.seed).permutation(len(tasks))
-        endless = itertools.cycle(tasks[i] for i in order)
+        endless = itertools.cycle(self.order)
         trainer = self.recipe.trainer
         start = self.served.policy.version * trainer.groups_per_update
         ahead = trainer.groups_per_update * (1 + trainer.max_staleness)
@@ -219,11 +219,16 @@ def training_run(
                 crew=staff.crew,
                 write=plan.write,
                 tasks=plan.tasks,
+                order=_shuffled(plan.tasks.tasks("train"), recipe.seed),
                 trainer=trainer,
                 algorithm=own.algorithm,
                 progress=progress,
                 track=track,
             )
+
+
+def _shuffled(tasks: Sequence[str], seed: int) -> Sequence[str]:
+    return [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
 
 
 def _begin(recipe: RecipeConfig, folder: Path, trainer: Trainer, own: Desk, progress: Progress) -> None:
