@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 # None in sys.modules makes an import fail, as if the package were not installed
@@ -40,19 +40,21 @@ class Stepwell:
             self._lines.put(line)
         self._lines.put(None)
 
-    def wait_for(self, text: str) -> str:
+    def wait_for(self, text: str, patience: float = _PATIENCE) -> str:
         """The next line that holds `text`."""
-        deadline = time.monotonic() + _PATIENCE
-        while (line := self._lines.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-            self.printed.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"it ended without printing {text!r}:\n{''.join(self.printed)}")
+        deadline = time.monotonic() + patience
+        with suppress(queue.Empty):
+            while (line := self._lines.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+                self.printed.append(line)
+                if text in line:
+                    return line
+            raise AssertionError(f"it ended without printing {text!r}:\n{''.join(self.printed)}")
+        raise AssertionError(f"after {patience:g} s it has not printed {text!r}, but:\n{''.join(self.printed)}")
 
-    def interrupt(self) -> int:
+    def interrupt(self, patience: float = _PATIENCE) -> int:
         """Ctrl-C; gives the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(_PATIENCE)
+        return self.process.wait(patience)
 
     def terminate(self) -> None:
         """What a service manager sends; does not wait."""

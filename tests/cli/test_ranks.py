@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from stepwell.cli.config import RecipeConfig
 from stepwell.cli.fleet.followers import followed
 from stepwell.cli.recipes import find_recipe
-from stepwell.cli.training import training_run
+from stepwell.cli.training import TrainingRun, training_run
 from stepwell.config import load_config
 from stepwell.errors import ConfigError, RankDied
 from stepwell.policy.ranks import Place, joined
@@ -40,8 +40,14 @@ def recipe(*settings: str) -> RecipeConfig:
 def trained(folder: Path, updates: int, ranks: int) -> dict[str, np.ndarray]:
     """What the run in `folder` publishes after so many updates."""
     with training_run(recipe(f"trainer.updates={updates}", f"learner.ranks={ranks}"), folder) as run:
-        made = asyncio.run(run.train())
-        assert run.whole_policy().version == updates
+        return trained_by(run, folder)
+
+
+def trained_by(run: TrainingRun, folder: Path) -> dict[str, np.ndarray]:
+    """The same of a run that has begun."""
+    made = asyncio.run(run.train())
+    updates = run.recipe.trainer.updates
+    assert run.whole_policy().version == updates
     assert all(dict(update.metrics)["grad_norm"] > 0 for update in made)
     return load_file(folder / "weights" / f"{updates:06d}" / WEIGHTS_FILE)
 

@@ -13,7 +13,7 @@ from benchmarks import virtual_time
 from benchmarks.async_sim import one_step_group
 from stepwell.errors import EnvironmentFailed, InvalidRequest
 from stepwell.pool.lease import Lease
-from stepwell.trainer.ahead import Ahead
+from stepwell.trainer.ahead import Ahead, Stale
 from stepwell.trainer.staleness import fits, oldest
 from stepwell.types import Group
 
@@ -29,6 +29,7 @@ class World:
     places: int = 10_000
     version: int = 0
     ready: list[Group] = field(default_factory=list)
+    stale: Stale = "wait"
     leased: bool = True
     """Whether the pool hands anything over."""
     fails_at: int = -1
@@ -70,6 +71,7 @@ class World:
             lambda: self.version,
             per_update=per_update,
             max_staleness=max_staleness,
+            stale=self.stale,
             forget=self.forget,
         )
 
@@ -192,6 +194,52 @@ def test_groups_of_before_that_are_too_many_to_be_trained_on_in_time_are_counted
     assert told["groups_stale"] == 3
     assert world.forgotten == ["old1", "old2", "old3"]
     assert world.trained[1][1] <= 1
+
+
+@settings(deadline=None)
+@given(durations, st.integers(1, 4), st.integers(1, 4), st.integers(1, 12))
+def test_what_is_discarded_is_too_old_and_is_counted_and_what_is_trained_on_never_is(
+    seconds: list[float], per_update: int, max_staleness: int, places: int
+) -> None:
+    async def scene() -> tuple[World, dict[str, float]]:
+        world = World(seconds, places, stale="discard")
+        return world, await world.train(8, per_update, max_staleness)
+
+    world, told = virtual_time.run(scene())
+    assert max(age for _, age in world.trained) <= max_staleness
+    trained = {name for name, _ in world.trained}
+    assert len(trained) == 8 * per_update
+    assert trained.isdisjoint(world.forgotten)
+    assert told["groups_stale"] == told["groups_stale/slow"] + told["groups_stale/waited"] == len(world.forgotten)
+    assert told["tokens_stale"] == len(world.forgotten)  # they have one each
+
+
+def test_a_slow_group_is_discarded_instead_of_waited_for_and_others_take_its_place() -> None:
+    async def scene(stale: Stale) -> tuple[World, float, dict[str, float]]:
+        world = World([9.5, 1.0, 1.0, 1.0, 1.0, 1.0], stale=stale)
+        told = await world.train(12, 1, 2)
+        return world, asyncio.get_running_loop().time(), told
+
+    waits, slow, _ = virtual_time.run(scene("wait"))
+    discards, quick, told = virtual_time.run(scene("discard"))
+    assert "g0" in dict(waits.trained)
+    assert "g0" not in dict(discards.trained)
+    assert discards.forgotten == ["g0"]
+    assert (told["groups_stale/slow"], told["groups_stale/waited"]) == (1, 0)
+    assert quick == pytest.approx(13.0)  # the first group, and 12 updates none of which waits
+    assert slow > quick
+
+
+def test_what_becomes_too_old_while_it_waits_for_its_turn_is_told_apart_from_what_was_slow() -> None:
+    async def scene() -> tuple[World, dict[str, float]]:
+        world = World([1.0], version=3, stale="discard")
+        world.ready = [one_step_group("slow", 1), *(one_step_group(f"old{number}", 2) for number in range(3))]
+        return world, await world.train(2, 1, 1)
+
+    world, told = virtual_time.run(scene())
+    assert world.trained[0] == ("old0", 1)
+    assert world.forgotten == ["slow", "old1", "old2"]
+    assert (told["groups_stale/slow"], told["groups_stale/waited"]) == (1, 2)
 
 
 def test_leaving_ends_what_is_under_way() -> None:

@@ -56,6 +56,45 @@ async def test_all_that_is_trained_on_is_young_enough_and_said_to_be_as_old_as_i
         assert metrics["seconds_rollout_paced"] >= 0
 
 
+async def test_groups_that_are_done_too_late_are_discarded_where_that_is_wanted_and_counted_by_reason(
+    bench: Bench,
+) -> None:
+    class Dawdler(Sampler):
+        """Whose first group is done once it is too old; then the others wait until it is."""
+
+        late, done = asyncio.Event(), asyncio.Event()
+
+        async def make(self, begun: Callable[[], None]) -> bool:
+            number, version = next(self.numbers), self.bench.learner.policy.version
+            begun()
+            if number == 0:
+                await self.late.wait()
+            elif version >= 2:
+                self.late.set()
+                await self.done.wait()
+            await asyncio.to_thread(self.bench.pool.put, *group_records(f"g{number}", version))
+            if number == 0:
+                self.done.set()
+            return True
+
+    trainer = bench.trainer(updates=6, max_staleness=1, stale="discard")
+    updates = [dict(u.metrics) async for u in trainer.updates_ahead(lambda held: Dawdler(bench, held))]
+    assert len(updates) == 6
+    assert all(metrics["staleness_max"] <= 1 for metrics in updates)
+    assert sum(metrics["groups_stale/slow"] for metrics in updates) == 1
+    assert sum(metrics["tokens_stale"] for metrics in updates) > 0
+    (consumption,) = bench.pool.consumption()
+    trained = {step.group_id for version in range(1, 7) for step in bench.pool.credit("run", version)}
+    assert "g0" not in trained
+    assert len(trained) == 6 * 2
+    assert consumption.acknowledged == len(trained) + sum(metrics["groups_stale"] for metrics in updates)
+
+
+def test_discarding_what_cannot_become_stale_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match=r"leave trainer\.stale=discard out"):
+        bench.trainer(stale="discard")
+
+
 async def test_groups_that_were_ready_when_the_run_was_stopped_are_trained_on_first_and_their_tasks_are_told(
     bench: Bench,
 ) -> None:

@@ -21,7 +21,8 @@ class NodeConfig(Config):
     host: str = Field(pattern=r"^\w[\w.@:%-]*$")
     """`localhost`, or what ssh knows the machine by."""
     cpus: int | None = Field(default=None, ge=0)
-    """CPUs that it offers to players, who take one each; null: as many as it has."""
+    """CPUs that it offers to players and to the learner's ranks but the first, who take one each; null: as many as it
+    has."""
     gpus: int | None = Field(default=None, ge=0)
     """GPUs that it offers; null: as many as it has. Neither players nor the learner ask Ray for any."""
     python: str | None = None
@@ -92,12 +93,12 @@ def check_run(config: ClusterConfig, recipe: RecipeConfig) -> None:
             "setting pool=postgresql://user@host/stepwell, with a host that all nodes reach"
         )
     offered = sum(math.inf if node.cpus is None else node.cpus for node in config.nodes)
-    workers = recipe.rollout.workers
-    if offered < workers:
+    workers, ranks = recipe.rollout.workers, recipe.learner.ranks - 1
+    if offered < workers + ranks:
+        others = f", as {ranks} more ranks of the learner do" if ranks else ""
         raise ConfigError(
-            f"{workers} players take one CPU each, and the nodes offer {offered}: set rollout.workers={offered}"
-            if offered
-            else "the nodes offer no CPU, and each player takes one: give one of them `cpus`"
+            f"{workers} players take one CPU each{others}, and the nodes offer {offered}: "
+            + (f"set rollout.workers={offered - ranks}" if offered > ranks else "give one of them more `cpus`")
         )
 
 

@@ -49,6 +49,10 @@ class RecipeConfig(PlayConfig):
     """The model."""
     tool_format: str | None = None
     """How tool calls are written: a key of `TOOL_FORMATS`; None lets the chat template decide."""
+    engine: Mapping[str, Any] | None = None
+    """Servers that sample instead of this run's own engine and take each update's weights, such as `{use: vllm, urls:
+    [http://127.0.0.1:8001]}`. `use`: a name in `ENGINES` or a class; the other keys are its settings. Not with
+    `mode=inline`. null: the run's own engine."""
     max_batch: int = Field(default=64, ge=1)
     """Requests that the local engine samples at once."""
     warmup: WarmupConfig = WarmupConfig()
@@ -64,6 +68,15 @@ class RecipeConfig(PlayConfig):
     class; the other keys are its settings."""
     gateway: GatewayConfig = GatewayConfig()
     """The gateway."""
+
+    @model_validator(mode="after")
+    def _servers_are_behind_a_gateway_of_its_own(self) -> "RecipeConfig":
+        if self.mode == "inline" and self.engine is not None:
+            raise ValueError(
+                "the engine of mode=inline samples from the very weights that are trained: leave `engine` out, or set "
+                "mode=local or mode=ray, where weights are published"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_that_sample_are_whole(self) -> "RecipeConfig":

@@ -18,6 +18,7 @@ from stepwell.cli.parts import POOL_FILE, build_tasks
 from stepwell.cli.playing import build_algorithm
 from stepwell.cli.secrets import without_secrets
 from stepwell.cli.tracking import chosen_trackers
+from stepwell.cli.upstreams import upstream_config
 from stepwell.config import component_config
 from stepwell.policy.builtin import resolve_model
 from stepwell.pool.store import without_password
@@ -53,6 +54,8 @@ def outlook(recipe: RecipeConfig, folder: Path) -> Outlook:
     chosen_trackers(recipe.tracking)
     for section in recipe.rewards:
         component_config(SCORERS, ScorerConfig, section)
+    if recipe.engine is not None:
+        upstream_config(recipe.engine)
     algorithm = build_algorithm(recipe)
     recipe.trainer.check(algorithm)
     directory = resolve_model(recipe.policy.model, recipe.seed)
@@ -111,6 +114,9 @@ def _memory(seen: Outlook) -> Iterator[Row]:
     )
     each = f"{recipe.learner.ranks} ranks, each" if recipe.learner.ranks > 1 else "together"
     yield "learner", f"{each} {_bytes(need.learner)}; this machine has {_bytes(_machine())}"
+    if recipe.engine is not None:
+        yield "engine", "in servers, beside all this"
+        return
     if recipe.mode != "inline":
         yield "engine's weights", _bytes(4 * seen.model.parameters)
     longest = need.cache_per_token * seen.model.context
@@ -143,7 +149,10 @@ def _processes(seen: Outlook) -> Iterator[Row]:
         yield "learner, gateway, engine and agents", "1"
         return
     yield "learners", str(recipe.learner.ranks)
-    yield "gateway with its engine", "1"
+    if recipe.engine is not None:
+        yield "gateway, in front of", ", ".join(recipe.engine["urls"])
+    else:
+        yield "gateway with its engine", "1"
     yield "players", f"{recipe.rollout.workers}, with {recipe.rollout.concurrency} trajectories at once in all"
 
 

@@ -1,8 +1,6 @@
 """`stepwell serve`: a model at a URL, every step recorded."""
 
-import asyncio
 import gc
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +14,9 @@ from stepwell.cli.logs import LogFormat, LogLevel, set_up
 from stepwell.cli.parts import POOL_FILE, mount_dashboard, open_pool
 from stepwell.cli.serving import served, wait_for_interrupt
 from stepwell.cli.telemetry import exported_spans
-from stepwell.config import Config, component_config, load_config
+from stepwell.cli.upstreams import connected
+from stepwell.config import Config, load_config
 from stepwell.engines import ENGINES
-from stepwell.engines.base import Engine
-from stepwell.engines.served import ServedConfig, Syntax
 from stepwell.errors import InvalidRequest
 from stepwell.gateway.app import create_app
 from stepwell.gateway.config import GatewayConfig
@@ -123,9 +120,10 @@ def _keys(host: str, file: Path | None) -> KeyRing | None:
 
 def _serve_local(model: str | None, run: Path | None, settings: list[str], place: _Place) -> None:
     # torch comes with these, and a gateway in front of a server needs none
-    from stepwell.cli.assembly import load_policy, serve_policy  # noqa: PLC0415
+    from stepwell.cli.assembly import load_policy, model_name, serve_policy  # noqa: PLC0415
     from stepwell.cli.config import RecipeConfig  # noqa: PLC0415
     from stepwell.cli.run_folder import read_recipe  # noqa: PLC0415
+    from stepwell.policy.builtin import resolve_model  # noqa: PLC0415
     from stepwell.policy.weights import load_newest  # noqa: PLC0415
 
     if run is not None and model is not None:
@@ -133,6 +131,13 @@ def _serve_local(model: str | None, run: Path | None, settings: list[str], place
     if model is not None:
         settings = [f"policy.model={model}", *settings]
     recipe = read_recipe(run, settings) if run else load_config(RecipeConfig, None, settings)
+    if run is not None and recipe.engine is not None:
+        directory = resolve_model(recipe.policy.model, recipe.seed)
+        aliases = (*recipe.gateway.model_aliases, model_name(recipe))  # by which those who play know it
+        gateway = recipe.gateway.model_copy(update={"model_aliases": aliases})
+        renderer = Renderer.from_directory(directory, recipe.tool_format)
+        _serve_connected(recipe.engine, renderer, gateway, place.pool or str(run / POOL_FILE), run, place)
+        return
     policy, renderer = load_policy(recipe)
     if run is not None:
         load_newest(run, policy)
@@ -153,16 +158,20 @@ def _serve_upstream(kind: str, urls: list[str], tokenizer: Path | None, settings
     config = load_config(ServeConfig, None, settings)
     renderer = Renderer.from_directory(tokenizer, config.tool_format)
     section = {**config.engine, "use": kind, "urls": urls}
-    if key := os.environ.get("STEPWELL_UPSTREAM_KEY"):
-        section["api_key"] = key
-    engine = asyncio.run(_connected(section, renderer))
     path = place.pool or _POOL
+    _serve_connected(section, renderer, config.gateway, path, Path(path).parent, place)
+
+
+def _serve_connected(
+    section: Mapping[str, Any], renderer: Renderer, gateway: GatewayConfig, path: str, folder: Path, place: _Place
+) -> None:
+    engine = connected(section, renderer)
     with open_pool(path, make=True) as opened:
-        app = create_app(engine, renderer, opened, config.gateway, place.keys)
-        mount_dashboard(app, opened, {engine.model: renderer.decode}, folder=Path(path).parent)
+        app = create_app(engine, renderer, opened, gateway, place.keys)
+        mount_dashboard(app, opened, {engine.model: renderer.decode}, folder=folder)
         spare_the_collector()
-        with served(app, place.host, place.port, config.gateway.drain_seconds) as address:
-            _announce(f"{engine.model}, at {', '.join(urls)}", address, path)
+        with served(app, place.host, place.port, gateway.drain_seconds) as address:
+            _announce(f"{engine.model}, at {', '.join(section['urls'])}", address, path)
             wait_for_interrupt(until_stdin_ends=place.until_stdin_ends)
 
 
@@ -172,11 +181,6 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 20, 20)
-
-
-async def _connected(section: dict[str, Any], renderer: Renderer) -> Engine:
-    config = component_config(ENGINES, ServedConfig, section)
-    return await config.connect(renderer, Syntax(renderer.write_calls, renderer.thinking_marks))
 
 
 def _announce(model: str, address: str, pool: str | Path) -> None:

@@ -23,9 +23,12 @@ from stepwell.cli.serving import check_port
 from stepwell.cli.tracking import chosen_trackers
 from stepwell.cli.tracking.base import tracked_run
 from stepwell.cli.tracking.feed import tracking
+from stepwell.cli.upstreams import upstream_config
 from stepwell.engines.base import Engine, ReportsCache
+from stepwell.policy.builtin import resolve_model
 from stepwell.policy.model import Policy
-from stepwell.policy.weights import load_weights
+from stepwell.policy.probe import Probe
+from stepwell.policy.weights import export_model, load_weights
 from stepwell.rollout.env import TaskSet
 from stepwell.rollout.group import OnEnding
 from stepwell.rollout.run import Ending
@@ -123,11 +126,9 @@ class TrainingRun:
         own = self.served.policy
         if own.ranks.count == 1:
             return own
-        policy, _ = load_policy(self.recipe)
         with tempfile.TemporaryDirectory() as folder:
             self.write(Path(folder))
-            load_weights(Path(folder), policy, own.version)
-        return policy
+            return _copied(self.recipe, Path(folder), own.version)
 
     def _missing_tasks(self, held: Sequence[str]) -> Iterator[str]:
         """The tasks of the next update but those `held`, and then those after. All updates' tasks are one endless order
@@ -171,6 +172,21 @@ def _cache_hits(engine: ReportsCache | None) -> Callable[[], dict[str, float]]:
     return since
 
 
+def _copied(recipe: RecipeConfig, weights: Path, version: int) -> Policy:
+    policy, _ = load_policy(recipe)
+    load_weights(weights, policy, version)
+    return policy
+
+
+def _write_whole(recipe: RecipeConfig, policy: Policy, write: Write, folder: Path) -> Probe:
+    """As `write`, for servers that know nothing of this run: the whole model, as any program loads it."""
+    with tempfile.TemporaryDirectory() as parts:
+        told = write(Path(parts))
+        whole = policy if policy.ranks.count == 1 else _copied(recipe, Path(parts), policy.version)
+    export_model(whole, resolve_model(recipe.policy.model, recipe.seed), folder, untied=True)
+    return told
+
+
 @contextmanager
 def training_run(
     recipe: RecipeConfig,
@@ -189,6 +205,8 @@ def training_run(
     """
     progress = progress or Progress()
     check_port(port)
+    if recipe.engine is not None:
+        upstream_config(recipe.engine)  # a mistake is told before anything begins
     trackers = chosen_trackers(recipe.tracking)
     location = pool or recipe.pool or folder / POOL_FILE
     desk = leading(recipe, folder, progress.on_micro_batch, progress.on_unit)
@@ -196,11 +214,12 @@ def training_run(
         run = Run(name=recipe.name, folder=folder, pool=opened)
         trainer = Trainer(run, own.study, recipe.trainer, own.together)
         _begin(recipe, folder, trainer, own, progress)
+        write = partial(own.together.call, "write")
         plan = Plan(
             recipe=recipe,
             folder=folder,
             policy=own.policy,
-            write=partial(own.together.call, "write"),
+            write=write if recipe.engine is None else partial(_write_whole, recipe, own.policy, write),
             renderer=own.renderer,
             tasks=build_tasks(recipe.environment),
             algorithm=own.algorithm,
@@ -217,7 +236,7 @@ def training_run(
                 folder=folder,
                 served=staff.served,
                 crew=staff.crew,
-                write=plan.write,
+                write=write,
                 tasks=plan.tasks,
                 order=_shuffled(plan.tasks.tasks("train"), recipe.seed),
                 trainer=trainer,

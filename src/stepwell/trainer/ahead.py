@@ -6,17 +6,25 @@ those under way or ready: all of them can be trained on before the version that 
 time: where a slow group would be too old afterwards, the update waits for it. So nothing is discarded because it was
 slow, and what is trained on is not what happened to be quick. (The capacity is AReaL's, arXiv 2505.24298, section 5.1;
 the wait is ours.)
+
+Where what is stale is to be discarded instead, an update waits for nobody: it takes the oldest that are young enough,
+and a group that is under way for too long gives its place to another, and is counted and left once it is done.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, Protocol, Self
+from typing import Final, Literal, Protocol, Self
 
 from stepwell.errors import InvalidRequest
 from stepwell.pool.lease import Lease
-from stepwell.trainer.staleness import fits, oldest
+from stepwell.trainer.staleness import fits, oldest, sampled_tokens
+
+Stale = Literal["wait", "discard"]
+Reason = Literal["slow", "waited"]
+"""Why a group is too old: it was so when it was done, or it was not its turn for long."""
 
 _FRUITLESS: Final = 3
 """So many updates' groups are made, of which the pool hands none over, before that is taken for a mistake."""
@@ -48,17 +56,21 @@ class Ahead:
         *,
         per_update: int,
         max_staleness: int,
+        stale: Stale = "wait",
         ready: Sequence[Lease] = (),
         forget: Callable[[Lease], Awaitable[None]] = _nothing,
     ) -> None:
         """`lease` takes one ready group from the pool, or none, and `ready` are those that it took before; `version` is
-        that of the policy that samples now. `forget` is told of leases that nobody will train on."""
+        that of the policy that samples now. `stale` says what is done so that nothing too old is trained on: `wait` for
+        slow groups, or `discard` them, for which `lease` must give those that are too old, too. `forget` is told of
+        leases that nobody will train on."""
         self._producer = producer
         self._lease = lease
         self._version = version
         self._forget = forget
         self._per_update = per_update
         self._max_staleness = max_staleness
+        self._discards = stale == "discard"
         self._capacity = per_update * (1 + max_staleness)
         self._under_way: dict[asyncio.Task[None], int] = {}
         """And the version that each was begun with."""
@@ -68,8 +80,10 @@ class Ahead:
         """Those that it was asked for, and had not, since it last had one."""
         self._ready = [(oldest(one.groups, version()), one) for one in ready]
         """Of one group each, and its oldest version, by which they are in order."""
-        self._stale = 0
-        """Groups that became too old: of others that fill the pool, or made when more staleness was allowed."""
+        self._stale: Counter[Reason] = Counter()
+        """Groups that became too old: slow ones, where these are discarded, or else of others that fill the pool, or
+        made when more staleness was allowed."""
+        self._stale_tokens = 0
         self._error: BaseException | None = None
         self._room, self._news = asyncio.Event(), asyncio.Event()
         self._clock = _Clock(0.0)
@@ -102,7 +116,9 @@ class Ahead:
             chosen, rest = self._ready[: self._per_update], self._ready[self._per_update :]
             left = [*(version for version, _ in rest), *self._under_way.values()]
             if len(chosen) == self._per_update and (
-                not self._under_way or fits(left, self._version() + 1, self._per_update, self._max_staleness)
+                self._discards
+                or not self._under_way
+                or fits(left, self._version() + 1, self._per_update, self._max_staleness)
             ):
                 self._ready = rest
                 self._allow(self._per_update * self._max_staleness)
@@ -110,16 +126,27 @@ class Ahead:
             await self._news.wait()
 
     def measured(self) -> dict[str, float]:
-        """Since it was last asked: groups that became too old, seconds in which nothing was sampled, and in which the
-        pace held a group back."""
+        """Since it was last asked: groups that became too old, by reason, and their sampled tokens; seconds in which
+        nothing was sampled, and in which the pace held a group back."""
         self._tick()
-        told = self._clock.told() | {"groups_stale": float(self._stale)}
-        self._clock, self._stale = _Clock(_now()), 0
+        told = self._clock.told() | {
+            "groups_stale": float(self._stale.total()),
+            "groups_stale/slow": float(self._stale["slow"]),
+            "groups_stale/waited": float(self._stale["waited"]),
+            "tokens_stale": float(self._stale_tokens),
+        }
+        self._clock, self._stale, self._stale_tokens = _Clock(_now()), Counter(), 0
         return told
 
     @property
     def _paced(self) -> bool:
-        return len(self._under_way) + self._made + len(self._ready) >= self._capacity
+        hopeful = list(self._under_way.values())
+        if self._discards:
+            hopeful = [version for version in hopeful if not self._too_old(version)]
+        return len(hopeful) + self._made + len(self._ready) >= self._capacity
+
+    def _too_old(self, version: int) -> bool:
+        return self._version() - version > self._max_staleness
 
     def _tick(self) -> None:
         """To be called before what is measured changes."""
@@ -157,23 +184,31 @@ class Ahead:
 
     async def _take_ready(self) -> None:
         """All groups that the pool has for us by now."""
-        expected, before = self._made, len(self._ready)
+        while self._ready and self._too_old(self._ready[0][0]):
+            await self._discard(self._ready.pop(0)[1], "waited")
+        expected, taken = self._made, 0
         while (lease := await self._lease()).groups:
-            self._ready.append((oldest(lease.groups, self._version()), lease))
-        taken = len(self._ready) - before
+            taken += 1
+            version = oldest(lease.groups, self._version())
+            if self._too_old(version):
+                await self._discard(lease, "slow")
+            else:
+                self._ready.append((version, lease))
         self._tick()
         self._made -= expected
         self._room.set()
         self._ready.sort(key=itemgetter(0))
-        while self._ready and self._version() - self._ready[0][0] > self._max_staleness:
-            self._stale += 1
-            await self._forget(self._ready.pop(0)[1])
         self._vain = 0 if taken else self._vain + expected
         if self._vain >= _FRUITLESS * self._per_update:
             raise InvalidRequest(
                 f"{self._vain} groups were collected, but the pool hands none of them over: see `stepwell pool stats` "
                 "for what it dropped, and why"
             )
+
+    async def _discard(self, lease: Lease, reason: Reason) -> None:
+        self._stale[reason] += len(lease.groups)
+        self._stale_tokens += sampled_tokens(lease.groups)
+        await self._forget(lease)
 
 
 def _this_task() -> asyncio.Task[None]:

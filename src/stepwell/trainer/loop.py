@@ -24,7 +24,7 @@ from stepwell.policy.ranks import ALONE
 from stepwell.pool.base import Pool
 from stepwell.pool.credit import StepCredit
 from stepwell.pool.lease import Lease, LeaseSpec
-from stepwell.trainer.ahead import Ahead, Producer
+from stepwell.trainer.ahead import Ahead, Producer, Stale
 from stepwell.trainer.checkpoint import Progress
 from stepwell.trainer.credited import credited
 from stepwell.trainer.metrics import collected
@@ -52,13 +52,19 @@ class TrainerConfig(Config):
     """0: each update trains on what the policy sampled as it is then, and sampling waits for the update. More: sampling
     goes on during updates, and so many of them may lie between a trajectory's first token and its own (see
     `old_logprobs` and `correction` of the algorithm's objective for what to do about it)."""
+    stale: Stale = "wait"
+    """What is done with `max_staleness`, so that nothing older is trained on. `wait`: nothing is lost, as each update
+    waits for the slow groups that would be too old after it. `discard`: it waits for none, and what is done too late is
+    counted and never trained on, which makes what is trained on quicker, and so different, than what is sampled."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Updates between checkpoints; a killed run repeats at most so many."""
     record_credit: bool = True
     """Whether the pool keeps, for each update, which steps it was trained on, with the credit of each."""
 
     def check(self, algorithm: Algorithm) -> None:
-        """Refuse what this algorithm cannot be run with. Raises ConfigError."""
+        """Refuse what this algorithm cannot be run with, or what means nothing. Raises ConfigError."""
+        if self.stale == "discard" and not self.max_staleness:
+            raise ConfigError("with trainer.max_staleness=0 nothing becomes stale: leave trainer.stale=discard out")
         if self.max_staleness and algorithm.siblings is not None:
             raise ConfigError("siblings are sampled turn by turn, each after an update: set trainer.max_staleness=0")
 
@@ -144,7 +150,8 @@ class Trainer:
     async def updates_ahead(
         self, producer: Callable[[Sequence[str]], Producer], measured: Measured = dict
     ) -> AsyncGenerator[UpdateInfo, None]:
-        """As `updates`, of groups that are made in the meantime, at most `config.max_staleness` updates old.
+        """As `updates`, of groups that are made in the meantime, at most `config.max_staleness` updates old, whatever
+        `config.stale` does for that.
 
         `producer` is told of which tasks there are groups already, and makes those after them.
         """
@@ -152,7 +159,8 @@ class Trainer:
         self._published = self._policy.version
 
         async def lease() -> Lease:
-            return await asyncio.to_thread(self._lease_ready, 1, max(self._published - config.max_staleness, 0))
+            least = 0 if config.stale == "discard" else max(self._published - config.max_staleness, 0)
+            return await asyncio.to_thread(self._lease_ready, 1, least)
 
         async def forget(stale: Lease) -> None:
             await asyncio.to_thread(self._acknowledge, stale.id)
@@ -166,6 +174,7 @@ class Trainer:
             lambda: self._published,
             per_update=config.groups_per_update,
             max_staleness=config.max_staleness,
+            stale=config.stale,
             ready=ready,
             forget=forget,
         )

@@ -18,6 +18,11 @@ def fits(versions: Sequence[int], version: int, per_update: int, max_staleness: 
     return all(when - begun <= max_staleness for when, begun in zip(due, sorted(versions), strict=True))
 
 
+def sampled_tokens(groups: Iterable[Group]) -> int:
+    """That all their trajectories have together."""
+    return sum(len(step.response_ids) for step in _steps(groups))
+
+
 def staleness(groups: Sequence[Group], version: int) -> dict[str, float]:
     """How many updates before `version` each group was begun, and how many of their steps mix weights of several.
 

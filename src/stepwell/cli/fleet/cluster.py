@@ -33,20 +33,21 @@ _log: Final = logging.getLogger(__name__)
 class Actor:
     """See `stepwell.cli.fleet.life.Life`."""
 
-    def __init__(self, actor: Any, players: int) -> None:
-        """A handle of a `PlayerActor`, one of so many."""
+    def __init__(self, actor: Any, players: int, ranks: int = 0) -> None:
+        """A handle of a `PlayerActor`, one of so many, in a cluster that has so many `ranks` too."""
         self._actor = actor
         self._players = players
+        self._ranks = ranks
         self._lines = actor.tell.options(num_returns="streaming").remote()
         self._sending: set[asyncio.Task[None]] = set()
         self._pid = 0
         self._cause = ""
 
     @classmethod
-    async def begin(cls, posting: Posting, players: int) -> Self:
+    async def begin(cls, posting: Posting, players: int, ranks: int = 0) -> Self:
         """Ask for one, on the node that has most room; it is there once Ray has found a place."""
         made = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(PlayerActor)
-        return cls(made.remote(posting), players)
+        return cls(made.remote(posting), players, ranks)
 
     @property
     def pid(self) -> int:
@@ -82,7 +83,7 @@ class Actor:
         begun = asyncio.ensure_future(self._actor.pid.remote())
         try:
             while not (await asyncio.wait({begun}, timeout=_GRACE))[0]:
-                await asyncio.to_thread(_check_room, self._players)
+                await asyncio.to_thread(_check_room, self._players, self._ranks)
             return int(await begun)
         finally:
             begun.cancel()
@@ -107,14 +108,15 @@ class Actor:
         self._kill()
 
 
-def _check_room(players: int) -> None:
+def _check_room(players: int, ranks: int) -> None:
     """Who waits for a CPU that is in use says so; who waits for one that there is not would do so for ever."""
     total, free = (int(room.get("CPU", 0)) for room in (ray.cluster_resources(), ray.available_resources()))
     nodes = sum(node["Alive"] for node in ray.nodes())
-    if total < players:
+    if total < players + ranks:
+        others = f" beside {ranks} more ranks of the learner" if ranks else ""
         raise ConfigError(
-            f"the cluster has {total} CPUs on {nodes} nodes, and {players} players are to have one each: set "
-            f"rollout.workers={max(total, 1)}, or add nodes (`ray start --address=…`)"
+            f"the cluster has {total} CPUs on {nodes} nodes, and {players} players{others} are to have one each: set "
+            f"rollout.workers={max(total - ranks, 1)}, or add nodes (`ray start --address=…`)"
         )
     if not free:
         _log.warning("a player waits: all %s CPUs of the cluster are in use, or their players only start", total)
@@ -129,16 +131,21 @@ class Cluster:
     machines: int
 
 
+_own: Final[list[Cluster]] = []
+"""The cluster that this process has started, while it runs."""
+
+
 @contextmanager
-def joined(players: int) -> Iterator[Cluster]:
-    """The cluster that runs (RAY_ADDRESS, or one on this machine), or else one of our own with room for `players`.
+def joined(players: int, ranks: int = 0) -> Iterator[Cluster]:
+    """The cluster that runs (RAY_ADDRESS, or one on this machine), or else one of our own with room for `players`, and
+    for so many `ranks` beside the first. Within the block of another call it is the same one.
 
     Raises:
         Unavailable: RAY_ADDRESS names one that cannot be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a training run reports to nobody
     if ray.is_initialized():
-        yield _seen()
+        yield _own[0] if _own else _seen()
         return
     if named := os.environ.get("RAY_ADDRESS", ""):
         check_reached(named, "RAY_ADDRESS names it: start it, or unset that")
@@ -148,15 +155,18 @@ def joined(players: int) -> Iterator[Cluster]:
     except ConnectionError:
         ray.init(
             address="local",
-            num_cpus=players,
+            num_cpus=players + ranks,
             object_store_memory=_STORE,
             include_dashboard=False,
             logging_level="warning",
         )
         own = True
+    if own:
+        _own.append(Cluster(LOOPBACK, 1))
     try:
-        yield Cluster(LOOPBACK, 1) if own else _seen()
+        yield _own[0] if own else _seen()
     finally:
+        _own.clear()
         ray.shutdown()
 
 

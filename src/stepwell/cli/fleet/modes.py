@@ -111,8 +111,8 @@ def ray(plan: Plan) -> Iterator[Staff]:
         from stepwell.cli.fleet import cluster  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise MissingDependency("mode=ray needs Ray: pip install 'stepwell[ray]'") from error
-    rollout = plan.recipe.rollout
-    with cluster.joined(rollout.workers) as there:
+    rollout, ranks = plan.recipe.rollout, plan.recipe.learner.ranks - 1
+    with cluster.joined(rollout.workers, ranks) as there:
         apart = "://" not in plan.location
         if apart and there.machines > 1:
             raise InvalidRequest(
@@ -133,7 +133,7 @@ def ray(plan: Plan) -> Iterator[Staff]:
                     key=server.player_key,
                     pool=pool,
                 )
-                return await cluster.Actor.begin(posting, rollout.workers)
+                return await cluster.Actor.begin(posting, rollout.workers, ranks)
 
             yield _staff(plan, server, begin)
 
@@ -142,7 +142,9 @@ def ray(plan: Plan) -> Iterator[Staff]:
 def _served(plan: Plan, host: str) -> Iterator[Server]:
     if plan.watch is not None:
         raise InvalidRequest("an engine in another process cannot be watched: use mode=inline")
-    server = Server(plan.folder, plan.location, plan.port or free_port(host), host)
+    # whole models are not what `stepwell serve --run` looks for among weights
+    weights = "weights" if plan.recipe.engine is None else "models"
+    server = Server(plan.folder, plan.location, plan.port or free_port(host), host, weights=weights)
     with serving(server, plan.policy.version, plan.write):
         yield server
 

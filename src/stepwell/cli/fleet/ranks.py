@@ -4,7 +4,7 @@ One that dies takes its part of the weights along, so that is the end of the run
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from stepwell.cli.config import RecipeConfig
 from stepwell.cli.fleet.followers import followed
 from stepwell.cli.parts import build_tasks
 from stepwell.cli.playing import build_algorithm
+from stepwell.errors import MissingDependency
 from stepwell.policy.model import Policy
 from stepwell.policy.ranks import Place, Ranks, joined
 from stepwell.rendering.actions import action_mask
@@ -43,17 +44,29 @@ class Desk:
 def leading(
     recipe: RecipeConfig, folder: Path, watch: Watch | None = None, warmed: Callable[[], None] = _nothing
 ) -> Iterator[Desk]:
-    """The desk of the first rank, with all others at their own for as long as the block lasts.
+    """The desk of the first rank, with all others at their own for as long as the block lasts: processes of this
+    machine, or, with `mode=ray`, wherever the cluster has room.
 
     `watch` and `warmed`, which is called after each supervised update, are told of what the first rank does.
 
     Raises:
         RankDied: one of the others did.
     """
-    with followed(recipe.learner.ranks, partial(_follow, recipe, folder.absolute())) as place, joined(place) as ranks:
+    with _followed(recipe, folder.absolute()) as place, joined(place) as ranks:
         desk = _desk(recipe, folder, ranks, watch, warmed)
         yield desk
         desk.together.close()
+
+
+def _followed(recipe: RecipeConfig, folder: Path) -> AbstractContextManager[Place]:
+    count, follow = recipe.learner.ranks, partial(_follow, recipe, folder)
+    if recipe.mode != "ray" or count == 1:
+        return followed(count, follow)
+    try:
+        from stepwell.cli.fleet.rank_actors import followed_in_cluster  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingDependency("mode=ray needs Ray: pip install 'stepwell[ray]'") from error
+    return followed_in_cluster(count, recipe.rollout.workers, folder, follow)
 
 
 def _follow(recipe: RecipeConfig, folder: Path, place: Place) -> None:

@@ -35,10 +35,13 @@ _KEPT: Final = 2
 class Server:
     """`stepwell serve` of a run, and how weights get there."""
 
-    def __init__(self, folder: Path, pool: str, port: int, host: str = LOOPBACK) -> None:
-        """To serve the run in `folder`; `wait` until it does, and `close` it. Beyond loopback it lets in its own."""
+    def __init__(self, folder: Path, pool: str, port: int, host: str = LOOPBACK, *, weights: str = "weights") -> None:
+        """To serve the run in `folder`; `wait` until it does, and `close` it. Beyond loopback it lets in its own.
+
+        What is published goes through `folder / weights`.
+        """
         self.url: Final = f"http://{host}:{port}"
-        self._weights = folder / "weights"
+        self._weights = folder / weights
         python = [sys.executable, "-m", "stepwell", "serve", "--run", str(folder), "--pool", pool, "--port", str(port)]
         self._command = [*python, "--host", host, "--until-stdin-ends"]
         self.player_key = "unused"
@@ -51,10 +54,13 @@ class Server:
             self.player_key, self._own_key = keys.create(_PLAYERS, ["agent"]), keys.create(_TRAINER, ["admin"])
             self._command += ["--keys", str(folder / "keys.json")]
         shutil.rmtree(self._weights, ignore_errors=True)  # of an earlier process: in its checkpoint by now, or lost
+        self._http = httpx.Client(base_url=self.url)  # one: each would read all certificates first
         self._log = (folder / "serve.log").open("ab")
         self._closing = False
         self._turn = threading.Lock()
         """Whoever begins or ends it."""
+        self._lost = ""
+        """Why it is not begun again."""
         self._published: tuple[int, Probe] | None = None
         self._sending = threading.Lock()
         self._process = self._begin()
@@ -80,7 +86,8 @@ class Server:
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
         self._published = version, told
-        self._send()
+        with self._sending:
+            self._send(lambda: self._lost)
         for old in sorted(self._weights.glob("[0-9]*"))[:-_KEPT]:  # versions only go up
             shutil.rmtree(old, ignore_errors=True)
 
@@ -97,68 +104,97 @@ class Server:
             process.kill()
             process.wait()
         self._guard.join()
+        self._http.close()
         self._log.close()
 
     def wait(self) -> None:
-        """Until it serves. Raises EngineError if it does not come up, or dies first."""
-        process, end = self._process, time.monotonic() + _START
-        while time.monotonic() < end:
-            if (status := process.poll()) is not None:
-                raise EngineError(f"the server of the run died (status {status}); see {self._log.name}")
-            try:
-                if httpx.get(f"{self.url}/ready", timeout=5).status_code == httpx.codes.OK:
-                    return
-            except httpx.TransportError:
-                pass
+        """Until it serves. Raises EngineError if it does not come up."""
+        end = time.monotonic() + _START
+        while not self._serves():
+            if self._lost:
+                raise EngineError(self._lost)
+            if time.monotonic() > end:
+                raise EngineError(f"the server of the run did not come up within {_START:.0f} s; see {self._log.name}")
             time.sleep(0.1)
-        raise EngineError(f"the server of the run did not come up within {_START:.0f} s; see {self._log.name}")
+
+    def _serves(self) -> bool:
+        try:
+            return self._http.get("/ready", timeout=5).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
 
     def _begin(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
 
     def _live(self) -> None:
         """The thread: when it dies, begin it again, and give it what it served."""
-        deaths = 0
-        while deaths < _DEATHS:
+        deaths, served = 0, False
+        while True:
+            if self._brought_up():
+                deaths, served = 0, True
             status = self._process.wait()
             deaths += 1
             time.sleep(0.5 * deaths)
             with self._turn:
-                if self._closing or self._published is None:  # who waits for its first start is told
+                if self._closing:
                     return
-                _log.warning("the server of the run died (status %s) and is begun again", status)
+                died = f"the server of the run died (status {status})"
+                if deaths > _DEATHS or (status > 0 and not served):  # not killed: it cannot be begun, and says why
+                    self._lost = f"{died}; see {self._log.name}"
+                    _log.error("%s", self._lost)
+                    return
+                _log.warning("%s and is begun again", died)
                 self._process = self._begin()
-            try:
-                self.wait()
-                self._send()
-                deaths = 0
-            except EngineError as error:
-                if not self._closing:
-                    _log.error("the server of the run does not come back: %s", error)
 
-    def _send(self) -> None:
+    def _brought_up(self) -> bool:
+        """Whether the process serves the newest version; False: it died, or is to end. Nobody but this thread would
+        begin another, so it must not wait for one that is dead."""
+
+        def over() -> str:
+            return "it died again" if self._closing or self._process.poll() is not None else ""
+
+        while not self._serves():
+            if over():
+                return False
+            time.sleep(0.1)
+        while not self._sending.acquire(timeout=0.1):
+            if over():
+                return False
+        try:
+            if self._published is not None:
+                self._send(over)
+        except EngineError as error:
+            if not over():
+                _log.error("the server of the run came back, and does not serve as before: %s", error)
+            return False
+        finally:
+            self._sending.release()
+        return True
+
+    def _send(self, in_vain: Callable[[], str]) -> None:
+        """Have what is published served, which takes `_sending`. Tried again until somebody answers, or until it is in
+        vain for the reason that is given."""
         assert self._published is not None
-        with self._sending:
-            version, told = self._published
-            order = {
-                "version": version,
-                "folder": str((self._weights / f"{version:06d}").absolute()),
-                "prompt_ids": told.prompt_ids,
-                "token": told.token,
-                "logprob": told.logprob,
-            }
-            headers = {"authorization": f"Bearer {self._own_key}"}
-            end = time.monotonic() + _START
-            while True:
-                try:
-                    answer = httpx.post(f"{self.url}/v1/admin/weights", json=order, headers=headers, timeout=_START)
-                    break
-                except httpx.TransportError as error:
-                    if self._closing or time.monotonic() > end:
-                        raise EngineError(f"version {version} could not be published: {error}") from error
-                    time.sleep(0.2)
-            if answer.status_code != httpx.codes.OK:
-                raise EngineError(f"version {version} could not be published: {answer.text[:500]}")
+        version, told = self._published
+        order = {
+            "version": version,
+            "folder": str((self._weights / f"{version:06d}").absolute()),
+            "prompt_ids": told.prompt_ids,
+            "token": told.token,
+            "logprob": told.logprob,
+        }
+        headers = {"authorization": f"Bearer {self._own_key}"}
+        end = time.monotonic() + _START
+        while True:
+            try:
+                answer = self._http.post("/v1/admin/weights", json=order, headers=headers, timeout=_START)
+                break
+            except httpx.TransportError as error:
+                if why := in_vain() or (str(error) if time.monotonic() > end else ""):
+                    raise EngineError(f"version {version} could not be published: {why}") from error
+                time.sleep(0.2)
+        if answer.status_code != httpx.codes.OK:
+            raise EngineError(f"version {version} could not be published: {answer.text[:500]}")
 
 
 @contextmanager
