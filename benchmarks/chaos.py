@@ -94,8 +94,15 @@ WHOLE: Final = Size(
     between=3,
     kills={"local": [("serve",), ("worker",), ("train",), ("serve", "worker")]},
 )
-# One process, which dies as a whole: what is not forked from one that has imported torch takes ten seconds to begin.
-QUICK: Final = Size(seeds=1, updates=4, groups=8, warmup=5, workers=1, between=1, kills={"inline": [("train",)]})
+QUICK: Final = Size(
+    seeds=1,
+    updates=4,
+    groups=4,
+    warmup=5,
+    workers=1,
+    between=1,
+    kills={"local": [("serve", "worker"), ("train",)]},
+)
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ def _disturbed(folder: Path, size: Size, mode: str, seed: int, on_update: Callab
         for update in range(1, size.updates + 1):
             took = run.wait_for_update()
             on_update()
-            if update % size.between == 0 and update < size.updates:
+            if update % size.between == 0 and update < size.updates - 1:  # a whole one is still to come after it
                 kills = kills or chaos.sample(size.kills[mode], len(size.kills[mode]))
                 time.sleep(chaos.uniform(0, took))
                 for part in kills.pop():
