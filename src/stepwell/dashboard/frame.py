@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from nicegui import ui
@@ -15,6 +16,7 @@ REFRESH: Final = 1.5
 REST: Final = 30.0
 """A page that is slow to show rests for so many times as long: five open tabs take a sixth of a core at most."""
 
+_UTILITIES: Final = (Path(__file__).parent / "utilities.css").read_text()
 _STYLE: Final = """
 .sw-page { max-width: 1280px; margin: 0 auto; width: 100%; }
 .sw-quiet { opacity: 0.75; }
@@ -89,6 +91,7 @@ def frame(title: str, visit: Visit, navigation: Iterable[tuple[str, str]]) -> ui
         navigation: (path, name) of the pages that can be reached from everywhere.
     """
     ui.page_title(f"{title} · Stepwell" if title else "Stepwell")
+    ui.add_css(_UTILITIES)
     ui.add_css(_STYLE)
     ui.add_head_html(_ZONE_SCRIPT)
     dark = ui.dark_mode(value=None)

@@ -33,7 +33,7 @@ def mount(app: FastAPI, desk: Desk) -> None:
     core.app.middleware_stack = None  # lets it be set up again, after an app of this process that ran before
     core.app.user_middleware.clear()
     register(desk)
-    ui.run_with(app, title="Stepwell", dark=None, language="en-US", show_welcome_message=False)
+    ui.run_with(app, title="Stepwell", dark=None, language="en-US", tailwind=False, show_welcome_message=False)
     everything = app.router.routes.pop()  # NiceGUI's mount takes all paths; the app must answer for the others itself
     if not isinstance(everything, Mount):
         raise TypeError(f"NiceGUI was expected to mount itself last, found {everything!r}")

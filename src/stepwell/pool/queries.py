@@ -137,34 +137,27 @@ def all_updates(connection: sa.Connection, run: str | None) -> list[UpdateInfo]:
 
 def stats(connection: sa.Connection) -> PoolStats:
     """Counts of everything."""
-    count, total = sa.func.count, sa.func.sum
-    by_status = (
-        sa.select(trajectories.c.status, count()).group_by(trajectories.c.status).order_by(trajectories.c.status)
-    )
+    count, of = sa.func.count, trajectories.c
     dropped = sa.select(groups.c.dropped, count()).where(groups.c.dropped != "").group_by(groups.c.dropped)
     grouped = connection.execute(sa.select(count(), count(groups.c.ready_cursor))).one()
-    of = trajectories.c
-    sums = sa.select(
-        count(), count(of.reward_cursor), total(of.steps), total(of.prompt_tokens), total(of.response_tokens)
-    )
-    opened, rewarded, taken, prompt_tokens, response_tokens = connection.execute(sums).one()
-    versions = sa.union_all(
-        sa.select(sa.func.max(of.policy_version_max)), sa.select(sa.func.max(updates.c.policy_version))
-    )
+    sums = [sa.func.sum(column) for column in (of.steps, of.prompt_tokens, of.response_tokens)]
+    figures = (of.status, count(), count(of.reward_cursor), sa.func.max(of.policy_version_max), *sums)
+    by_status = connection.execute(sa.select(*figures).group_by(of.status).order_by(of.status)).all()
+    learnt = connection.scalar(sa.select(sa.func.max(updates.c.policy_version)))
     return PoolStats(
         cursor=connection.scalars(newest_cursor).one(),
         groups=grouped[0],
         groups_ready=grouped[1],
         groups_dropped=tuple((row[0], row[1]) for row in connection.execute(dropped)),
-        trajectories=opened,
-        trajectories_by_status=tuple((row[0], row[1]) for row in connection.execute(by_status)),
-        trajectories_rewarded=rewarded,
-        steps=int(taken or 0),
-        prompt_tokens=int(prompt_tokens or 0),
-        response_tokens=int(response_tokens or 0),
+        trajectories=sum(row[1] for row in by_status),
+        trajectories_by_status=tuple((row[0], row[1]) for row in by_status),
+        trajectories_rewarded=sum(row[2] for row in by_status),
+        steps=sum(int(row[4]) for row in by_status),
+        prompt_tokens=sum(int(row[5]) for row in by_status),
+        response_tokens=sum(int(row[6]) for row in by_status),
         annotations=connection.scalar(sa.select(count()).select_from(annotations)) or 0,
         updates=connection.scalar(sa.select(count()).select_from(updates)) or 0,
-        policy_version=max(version or 0 for version in connection.scalars(versions)),
+        policy_version=max([learnt or 0, *(row[3] or 0 for row in by_status)]),
     )
 
 

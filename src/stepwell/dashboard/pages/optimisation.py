@@ -114,8 +114,11 @@ class OptimisationView:
             self._newest = ui.select(list(NEWEST), label="How many", value=choice.newest).props(look)
             self._group = ui.select(groups, label="or one group", value=choice.group or None, with_input=True)
             self._group.props(f"{look} clearable")
-            for chosen, width in ((self._channel, "min-w-40"), (self._newest, "min-w-32"), (self._group, "min-w-56")):
-                chosen.classes(width).on_value_change(self._chosen)
+            self._channel.classes("min-w-40")
+            self._newest.classes("min-w-32")
+            self._group.classes("min-w-56")
+            for chosen in (self._channel, self._newest, self._group):
+                chosen.on_value_change(self._chosen)
             if choice.run and choice.version is not None:
                 ui.link(f"{choice.run}, version {choice.version}", update_address(choice.run, choice.version))
             again = ui.button(icon="refresh", on_click=self.read)

@@ -84,8 +84,8 @@ class OverviewView:
         with self._problems:
             for problem in problems:
                 with ui.row().classes("items-start no-wrap gap-2 w-full"):
-                    icon, colour = ("error", "text-negative") if problem.urgent else ("info", "sw-quiet")
-                    ui.icon(icon).classes(f"{colour} text-lg").props("aria-hidden=true")
+                    icon = ui.icon("error" if problem.urgent else "info").props("aria-hidden=true")
+                    icon.classes("text-lg text-negative" if problem.urgent else "text-lg sw-quiet")
                     ui.link(problem.what, problem.path).classes("sw-text")
             if not problems:
                 ui.label("Nothing: groups become ready, nothing drifts, nobody waits.").classes("sw-quiet")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import urlencode
 
 from stepwell.curation.selection import Selection
@@ -12,18 +12,23 @@ from stepwell.dashboard.addresses import update_address
 from stepwell.dashboard.reading.drift import DriftLog
 from stepwell.dashboard.reading.updates import UpdateLog, finite, measured
 from stepwell.errors import NoProducer
+from stepwell.pool.activity import Activity
 from stepwell.pool.base import Pool, PoolStats, TrajectorySummary
 from stepwell.pool.fidelity import Fidelity
 from stepwell.pool.lease import Consumption, HeldLease
+from stepwell.types import Verdict
 
 NEWEST: Final = 20
 """Trajectories that the overview lists."""
 
-LATELY: Final = 900.0
+_LONG: Final = 3600.0
+"""Seconds in which a failure is news, and after which an open trajectory is a question."""
+_PARTS: Final = 4
+LATELY: Final = _LONG / _PARTS
 """Seconds over which rates are taken."""
+_EVERY: Final = get_args(Verdict)
 _NAMED: Final = 5
 """Metrics of an update that are named."""
-_LONG: Final = 3600.0  # seconds after which an open trajectory is a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,13 @@ def read_overview(pool: Pool, log: UpdateLog, drift_log: DriftLog, now: float | 
     now = time.time() if now is None else now
     stats, drift = pool.stats(), drift_log.read(pool)
     consumers, held = pool.consumption(), pool.held()
+    lately = pool.activity(now - _LONG, now, parts=_PARTS)
     problems = [
         *_missing_producers(pool, consumers),
         *_expired(held, now),
         *_groups(pool, stats),
         *_diverged(log),
-        *_failures(pool, now),
+        *_failures(lately),
         *_drifting(drift),
         *_lingering(pool, now),
         *_unrewarded(stats),
@@ -83,7 +89,7 @@ def read_overview(pool: Pool, log: UpdateLog, drift_log: DriftLog, now: float | 
     return Overview(
         stats=stats,
         stages=(
-            _collection(pool, stats, now),
+            _collection(pool, stats, lately),
             _representation(stats, drift),
             _curation(pool),
             _optimisation(stats, log),
@@ -94,11 +100,10 @@ def read_overview(pool: Pool, log: UpdateLog, drift_log: DriftLog, now: float | 
     )
 
 
-def _collection(pool: Pool, stats: PoolStats, now: float) -> Stage:
-    lately = pool.activity(now - LATELY, now, parts=1)
-    steps = sum(interval.steps for interval in lately.intervals)
-    opened = sum(arrivals.trajectories for arrivals in lately.arrivals)
-    rate = f"{steps / (LATELY / 60):,.1f} steps a minute lately"
+def _collection(pool: Pool, stats: PoolStats, lately: Activity) -> Stage:
+    newest = lately.intervals[-1]
+    opened = pool.count(Selection(verdicts=_EVERY, created_after=newest.start, created_before=lately.until))
+    rate = f"{newest.steps / (LATELY / 60):,.1f} steps a minute lately"
     return Stage(
         "Collection",
         "/collection",
@@ -195,11 +200,10 @@ def _diverged(log: UpdateLog) -> Iterator[Problem]:
             )
 
 
-def _failures(pool: Pool, now: float) -> Iterator[Problem]:
-    failures = pool.activity(now - _LONG, now, parts=1).failures
-    if failures:
-        why, most = failures[0]
-        total = sum(count for _, count in failures)
+def _failures(lately: Activity) -> Iterator[Problem]:
+    if lately.failures:
+        why, most = lately.failures[0]
+        total = sum(count for _, count in lately.failures)
         said = f"{total:,} trajectories failed in the last hour, {most:,} of them: {why or 'no reason given'}"
         yield Problem(said, "/collection?window=1h", urgent=True)
 
@@ -217,7 +221,7 @@ def _drifting(drift: list[Fidelity]) -> Iterator[Problem]:
 
 
 def _lingering(pool: Pool, now: float) -> Iterator[Problem]:
-    old = Selection(statuses=("open",), verdicts=("accept", "clear", "reject"), created_before=now - _LONG)
+    old = Selection(statuses=("open",), verdicts=_EVERY, created_before=now - _LONG)
     if count := pool.count(old):
         yield Problem(f"{count:,} trajectories have been open for over an hour", "/collection", urgent=False)
 

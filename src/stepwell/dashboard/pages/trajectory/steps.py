@@ -42,12 +42,12 @@ class StepList:
         self._assigned: Assigned | None = None
         self._empty = ui.label("No step yet: the agent has not called the model.").classes("sw-quiet")
         with ui.row().classes("gap-2"):
-            self._earlier = _button(self.earlier, EARLIER)
+            self._earlier = _button(self.earlier).classes(EARLIER)
         legend()
         self._list = ui.column().classes("w-full gap-4")
         with ui.row().classes("gap-2 items-center"):
-            self._later = _button(self.later, LATER)
-            self._newest = _button(self.newest, "")
+            self._later = _button(self.later).classes(LATER)
+            self._newest = _button(self.newest)
             self._busy = ui.spinner(size="sm").props('aria-label="Reading steps"')
         self._busy.set_visibility(False)
 
@@ -151,8 +151,8 @@ def _read(visit: Visit, head: Head, start: int, stop: int) -> list[_Drawing]:
     return drawings
 
 
-def _button(press: Callable[[], Awaitable[None]], name: str) -> ui.button:
-    return ui.button("", on_click=press).props("outline no-caps").classes(name)
+def _button(press: Callable[[], Awaitable[None]]) -> ui.button:
+    return ui.button("", on_click=press).props("outline no-caps")
 
 
 def _offer(button: ui.button, wanted: int | bool, text: str) -> None:
