@@ -32,6 +32,8 @@ class World:
     stale: Stale = "wait"
     leased: bool = True
     """Whether the pool hands anything over."""
+    says_late: float = 0.0
+    """Seconds from when the pool has a group until who made it says so."""
     fails_at: int = -1
     drops: Callable[[int], bool] = lambda number: False
     forgotten: list[str] = field(default_factory=list)
@@ -55,6 +57,8 @@ class World:
         if self.drops(number):
             return False
         self.ready.append(one_step_group(f"g{number}", version))
+        if self.says_late:
+            await asyncio.sleep(self.says_late * (number + 1))
         return True
 
     async def lease(self) -> Lease:
@@ -240,6 +244,17 @@ def test_what_becomes_too_old_while_it_waits_for_its_turn_is_told_apart_from_wha
     assert world.trained[0] == ("old0", 1)
     assert world.forgotten == ["slow", "old1", "old2"]
     assert (told["groups_stale/slow"], told["groups_stale/waited"]) == (1, 2)
+
+
+def test_groups_that_the_pool_hands_over_before_their_makers_say_so_are_not_taken_for_lost_ones() -> None:
+    """All of the first are taken when one of them is told of; then the others are told of, one by one, in vain."""
+
+    async def scene() -> World:
+        world = World([0.0] * 24 + [1000.0], says_late=0.01)
+        await world.train(3, 2, 8)
+        return world
+
+    assert len(virtual_time.run(scene()).trained) == 3 * 2
 
 
 def test_leaving_ends_what_is_under_way() -> None:

@@ -77,7 +77,7 @@ class Ahead:
         self._made = 0
         """That the pool was not asked for yet."""
         self._vain = 0
-        """Those that it was asked for, and had not, since it last had one."""
+        """Those that it was asked for, and had not, since it last had one; below 0: had before it was to be asked."""
         self._ready = [(oldest(one.groups, version()), one) for one in ready]
         """Of one group each, and its oldest version, by which they are in order."""
         self._stale: Counter[Reason] = Counter()
@@ -198,7 +198,9 @@ class Ahead:
         self._made -= expected
         self._room.set()
         self._ready.sort(key=itemgetter(0))
-        self._vain = 0 if taken else self._vain + expected
+        # some were handed over before those who made them had said so, as many as are under way at most
+        missed = self._vain if not taken else min(self._vain, 0)
+        self._vain = max(missed + expected - taken, -len(self._under_way))
         if self._vain >= _FRUITLESS * self._per_update:
             raise InvalidRequest(
                 f"{self._vain} groups were collected, but the pool hands none of them over: see `stepwell pool stats` "
