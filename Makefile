@@ -32,8 +32,10 @@ test-clients: .venv/.installed  ## Real agents against the gateway: 3 GB, ten mi
 test-vllm: .venv/.installed .venv-vllm/.installed  ## The vLLM engine against a real vLLM: 3.4 GB, a quarter of an hour
 	STEPWELL_VLLM=.venv-vllm/bin/python $(BIN)/pytest tests/vllm -s
 
-test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times each: half an hour, for the night
-	STEPWELL_KILLS=50 $(BIN)/pytest tests/pool/test_kills.py tests/cli/test_serve.py tests/cli/test_up.py -k "kill or nodes"
+KILLED := tests/pool/test_kills.py $(addprefix tests/cli/test_,serve.py up.py ray_ranks.py server_of_run.py)
+
+test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times each, ranks and nodes: half an hour, for the night
+	STEPWELL_KILLS=50 $(BIN)/pytest $(KILLED) -k "kill or nodes or dies"
 
 # So does veRL.
 .venv-verl/.installed: tests/adapters/install_verl.sh

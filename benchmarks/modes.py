@@ -5,6 +5,7 @@ updates of as many trajectories; the first is not counted, as processes start an
 """
 
 import asyncio
+import importlib.util
 import statistics
 import sys
 import tempfile
@@ -38,20 +39,29 @@ class Course:
     trajectories: float
     """Per second of sampling."""
 
+    @property
+    def update(self) -> float:
+        """Seconds of all of it."""
+        return self.collect + self.learn + self.publish
+
 
 def measure(quick: bool) -> Sequence[Row]:
     updates, groups, warmup = (3, 8, 10) if quick else (12, 32, 110)
     workers = WORKERS[:2] if quick else WORKERS
     ways = [("inline", 1), *(("local", count) for count in workers)]
+    if importlib.util.find_spec("ray") is None:
+        print("Ray is not installed, so its rows are left out: pip install 'stepwell[ray]'", file=sys.stderr)
+    else:
+        ways.append(("ray", 1))
     console = Console(stderr=True)
     courses = {way: _course(*way, updates, groups, warmup) for way in track(ways, "Measuring", console=console)}
-    inline, local = courses["inline", 1], courses["local", 1]
-    whole = {name: one.collect + one.learn + one.publish for name, one in (("inline", inline), ("local", local))}
+    inline = courses["inline", 1]
+    apart = [(mode, courses[mode, 1]) for mode, count in ways[1:] if count == 1]
     return [
-        Row(name="inline: an update", value=whole["inline"], unit="s"),
-        Row(name="local, 1 worker: an update", value=whole["local"], unit="s"),
-        Row(name="local / inline, an update", value=whole["local"] / whole["inline"], unit="x"),
-        Row(name="local: a publish, checked", value=local.publish, unit="s"),
+        Row(name="inline: an update", value=inline.update, unit="s"),
+        *(Row(name=f"{mode}, 1 worker: an update", value=one.update, unit="s") for mode, one in apart),
+        *(Row(name=f"{mode} / inline, an update", value=one.update / inline.update, unit="x") for mode, one in apart),
+        *(Row(name=f"{mode}: a publish, checked", value=one.publish, unit="s") for mode, one in apart),
         *(
             Row(
                 name=f"local, {count} worker{'s' if count > 1 else ''}: trajectories per second",
