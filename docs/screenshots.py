@@ -22,7 +22,7 @@ STEPS: Final = 3_000
 _PATIENCE: Final = 180_000  # milliseconds; a bound for a busy machine
 PAGES: Final = {
     "overview": "/",
-    "collection": "/collection?window=6h",
+    "collection": "/collection?window=6%20h",
     "representation": "/representation?statuses=truncated",
     "trajectory": "/trajectory/traj-40-1?credit=grpo",
     "compare": "/compare?left=traj-40-1&right=traj-40-2",

@@ -27,6 +27,7 @@ from stepwell.dashboard.reading.curation import (
 )
 from stepwell.dashboard.rule_forms import Form, kind_of
 from stepwell.dashboard.visit import Desk, Visitor
+from stepwell.errors import InvalidRequest
 from stepwell.pool.lease import LeaseSpec, ReadyCount
 from stepwell.pool.store import SQLitePool
 from stepwell.types import Annotation, GroupInfo, Record, TrajectoryInfo
@@ -124,11 +125,10 @@ def test_a_deep_link_carries_every_selection(selection: Selection) -> None:
     assert bool(written(selection)) == bool(described(selection)) == (selection != Selection())
 
 
-@pytest.mark.parametrize(
-    "text", ["", "nonsense", "[]", "null", '{"min_reward": "high"}', '{"rules": [{"use": "magic"}]}']
-)
-def test_a_wrong_deep_link_is_the_default(text: str) -> None:
-    assert read_selection(text, UTC) == Selection()
+@pytest.mark.parametrize("text", ["nonsense", "[]", "null", '{"min_reward": "high"}', '{"rules": [{"use": "magic"}]}'])
+def test_a_wrong_deep_link_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read_selection(text, UTC)
 
 
 @pytest.mark.parametrize("when", [-1e15, 1e300])
@@ -207,6 +207,14 @@ async def test_rules_are_applied_as_soon_as_something_is_ready(user: User, pool:
 async def test_wrong_values_in_the_address_are_ignored(user: User, query: str) -> None:
     await user.open("/curation" + query)
     await user.should_see("Judge")
+
+
+@pytest.mark.parametrize("query", ["?saved=deleted-one", "?selection={bad", '?selection={"nosuch":1}'])
+async def test_a_selection_in_the_address_that_cannot_be_is_not_taken_for_everything_without_a_word(
+    user: User, query: str
+) -> None:
+    await user.open("/curation" + query)
+    await user.should_see("The address asks for what cannot be chosen")
 
 
 async def test_an_empty_pool_has_nothing_to_judge_and_says_so(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_group_that_cannot_become_ready_is_named_and_urgent(empty: SQLitePool)
     empty.put(*(Annotation.end(name, "failed", "gone") for name in "ab"))
     (found,) = [problem for problem in told(empty).problems if "cannot become ready" in problem.what]
     assert found.urgent
-    assert "lack 2 trajectories" in found.what
+    assert "lack of 2 trajectories" in found.what
     assert found.path == "/representation?group_ids=g"
 
 
@@ -142,7 +142,7 @@ def test_drift_is_a_problem_and_that_of_tokens_an_urgent_one(empty: SQLitePool, 
 def test_a_trajectory_that_is_open_for_over_an_hour_is_asked_about(empty: SQLitePool) -> None:
     empty.put(TrajectoryInfo(id="t", created_at=NOW - HOUR + 10))
     assert problems(empty) == {}
-    assert list(problems(empty, NOW + 20)) == ["1 trajectories have been open for over an hour"]
+    assert list(problems(empty, NOW + 20)) == ["Open for over an hour: 1 trajectory"]
 
 
 def test_what_ended_without_a_reward_is_told_until_it_has_one(empty: SQLitePool) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -62,7 +63,11 @@ def open_page(browser: Browser, url: str) -> Iterator[Open]:
 @pytest.mark.short
 @pytest.mark.parametrize("path", PATHS)
 def test_no_page_is_wider_than_the_window(open_page: Open, path: str) -> None:
-    page = open_page(path)
+    assert _wider(open_page(path)) == dict.fromkeys(WIDTHS, 0)
+
+
+def _wider(page: Page) -> dict[int, int]:
+    """Pixels by which a page is wider than windows of these widths."""
     wider = {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
@@ -70,7 +75,29 @@ def test_no_page_is_wider_than_the_window(open_page: Open, path: str) -> None:
             "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => done(true), 50)))"
         )
         wider[width] = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert wider == dict.fromkeys(WIDTHS, 0)
+    return wider
+
+
+@pytest.fixture(scope="module")
+def verbose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The dashboard of a pool in which every text has a word of a hundred letters."""
+    pool = small_pool(tmp_path_factory.mktemp("verbose"), mark=lambda text: f"{text} {'Donaudampfschiff' * 7}")
+    with serve(pool) as url:
+        yield url
+    pool.close()
+
+
+LONG = quote(f"run {'Donaudampfschiff' * 7}")
+
+
+@pytest.mark.short
+@pytest.mark.parametrize(
+    "path",
+    [page.path for page in PAGES if "{" not in page.path]
+    + ["/trajectory/traj-1", "/compare?left=traj-1&right=traj-1", "/curation?tab=judge", f"/update/{LONG}/7"],
+)
+def test_no_page_is_wider_for_the_longest_words(open_page: Open, verbose: str, path: str) -> None:
+    assert _wider(open_page(path, base=verbose)) == dict.fromkeys(WIDTHS, 0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

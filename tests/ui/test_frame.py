@@ -1,5 +1,6 @@
 """What all pages have: navigation, the viewer's zone, light and dark."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from stepwell.cli.parts import mount_dashboard
 from stepwell.cli.serving import served
@@ -31,6 +32,25 @@ def test_times_are_in_the_viewers_zone_from_the_first_visit_on(browser: Browser,
     there = datetime.fromtimestamp(info.created_at, UTC).astimezone(ZoneInfo("Asia/Kathmandu"))
     expect(page.get_by_text(f"{there:%Y-%m-%d %H:%M:%S}")).to_be_visible()
     context.close()
+
+
+@pytest.mark.short
+def test_dark_or_light_is_kept_from_page_to_page_and_a_button_with_the_focus_can_be_seen(page: Page) -> None:
+    page.goto("/datasets")
+    switch = page.get_by_role("button", name="Light or dark")
+    switch.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    expect(switch).to_have_css("outline-style", "solid")
+    page.keyboard.press("Enter")
+    expect(page.locator("body")).to_have_class(re.compile("body--dark"))
+    page.wait_for_function("document.cookie.includes('stepwell_dark=1')")
+    page.goto("/experiments")
+    expect(page.locator("body")).to_have_class(re.compile("body--dark"))
+    page.get_by_role("button", name="Light or dark").click()
+    page.wait_for_function("document.cookie.includes('stepwell_dark=0')")
+    page.reload()
+    expect(page.locator("body")).to_have_class(re.compile("body--light"))
 
 
 @contextmanager

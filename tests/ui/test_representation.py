@@ -52,6 +52,7 @@ def test_conditions_hold_together_and_are_in_the_address(page: Page, pool: SQLit
     wish = {"statuses": ("terminated", "truncated"), "agents": ("coder",), "channel": "rtpo-search"}
     wished = expected(pool, **wish, min_reward=0.5, max_steps=3)
     expect_results(page, wished)
+    expect(page).to_have_url(re.compile("max_steps=3"))  # the browser tells of a new address when it likes
     page.goto(page.url)
     expect_results(page, wished)
     expect(page.get_by_label("Least reward")).to_have_value("0.5")

@@ -37,3 +37,15 @@ def test_a_click_that_a_change_of_its_row_falls_into_still_counts(page: Page, po
     expect(row).to_contain_text("0.123")
     page.mouse.up()
     expect(page).to_have_url(re.compile("/update/grpo-search/40"))
+
+
+@pytest.mark.short
+def test_a_table_is_sorted_by_the_keyboard_too_and_says_how(page: Page) -> None:
+    page.goto("/experiments")
+    head = page.get_by_role("columnheader", name="Last reward")
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    head.focus()
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    page.keyboard.press("Space")
+    expect(head).to_have_attribute("aria-sort", "descending")

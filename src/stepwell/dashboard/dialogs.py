@@ -1,5 +1,6 @@
 """Questions that a page asks before it goes on, as dialogs that the keyboard answers."""
 
+import math
 from typing import Any, Final
 
 from nicegui import ui
@@ -34,14 +35,30 @@ async def told(title: str, label: str, go: str, *, text: str = "", lines: bool =
 
 
 async def numbered(title: str, label: str, go: str) -> float | None:
-    """Ask for a number. None: it was cancelled, or is none."""
+    """Ask for a number until one is given. None: it was cancelled."""
     with ui.context.client.layout, ui.dialog() as dialog, ui.card().classes("w-full"):
         _title(title)
         field = ui.number(label).props("autofocus outlined step=any").classes("w-full")
-        field.on(_SUBMITTED, lambda event: dialog.submit(event.args), js_handler=_ITS_VALUE)
-        _buttons(dialog, go, lambda: dialog.submit(field.value))
+
+        def submit(given: object) -> None:
+            value = _number(given)
+            if value is None:
+                field.props('error error-message="Give a finite number, such as 0.5"')
+            else:
+                dialog.submit(value)
+
+        field.on(_SUBMITTED, lambda event: submit(event.args), js_handler=_ITS_VALUE)
+        _buttons(dialog, go, lambda: submit(field.value))
     answer = await _answer(dialog)
-    return float(answer) if answer not in (None, "") else None
+    return None if answer is None else float(answer)
+
+
+def _number(given: object) -> float | None:
+    try:
+        value = float(str(given))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _title(text: str) -> None:

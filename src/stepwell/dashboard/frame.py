@@ -8,7 +8,7 @@ from typing import Final
 
 from nicegui import ui
 
-from stepwell.dashboard.visit import ZONE_COOKIE, Visit
+from stepwell.dashboard.visit import DARK_COOKIE, ZONE_COOKIE, Visit
 from stepwell.errors import PoolError
 
 REFRESH: Final = 1.5
@@ -30,6 +30,7 @@ _STYLE: Final = """
 .sw-nav a[aria-current=page] { background: rgba(128, 128, 128, 0.25); font-weight: 600; }
 .sw-nav { overflow-x: auto; }
 .nicegui-content { padding: 12px; }
+.nicegui-content, .q-dialog { overflow-wrap: anywhere; }
 .sw-flow { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px; width: 100%;
   list-style: none; margin: 0; padding: 0; }
 .sw-stage { display: flex; flex-direction: column; height: 100%; padding: 12px 16px; border-radius: 4px;
@@ -44,6 +45,8 @@ _STYLE: Final = """
 .body--light { background: #f7f8fa; --q-primary: #1d63a8 !important; --q-positive: #15713a !important;
   --q-negative: #b3121d !important; --q-warning: #8a5300 !important; }
 @layer overrides {
+  :is(.q-btn, .q-toggle, .q-checkbox, .q-radio, .q-item, .q-chip, th):focus-visible {
+    outline: 2px solid #5898d4 !important; outline-offset: 1px; }
   .q-table__bottom .q-btn { color: inherit !important; }
   .q-chip__icon--remove, .q-field__focusable-action { color: inherit !important; opacity: 1 !important; }
   .body--light .text-orange-8 { color: #a34a00 !important; }
@@ -94,10 +97,13 @@ def frame(title: str, visit: Visit, navigation: Iterable[tuple[str, str]]) -> ui
     ui.add_css(_UTILITIES)
     ui.add_css(_STYLE)
     ui.add_head_html(_ZONE_SCRIPT)
-    dark = ui.dark_mode(value=None)
+    dark = ui.dark_mode(value=visit.dark)
 
     async def switch() -> None:  # the browser is asked, because until the first switch it follows the system
         dark.set_value(not await ui.run_javascript("Quasar.Dark.isActive"))
+        ui.run_javascript(
+            f"document.cookie = '{DARK_COOKIE}={dark.value:d}; path=/; SameSite=Strict; max-age=31536000'"
+        )
 
     with ui.row().classes("sw-page items-center no-wrap gap-2"):
         ui.link("Stepwell", "/").classes("text-xl font-bold no-underline text-inherit")

@@ -6,6 +6,12 @@ import { convertDynamicProperties } from "../../static/utils/dynamic_properties.
 export default {
   template: `
     <q-table :columns="converted">
+      <template #header-cell="props">
+        <q-th :props="props" :tabindex="props.col.sortable ? 0 : null" :aria-sort="order(props.col)"
+          @keydown.enter.prevent="sort(props)" @keydown.space.prevent="sort(props)">
+          {{ props.col.label }}
+        </q-th>
+      </template>
       <template #body-cell="props">
         <q-td :props="props" :title="props.col.clip ? props.value : null">
           <a v-if="props.row[props.col.name + '_href']" :href="props.row[props.col.name + '_href']"
@@ -25,6 +31,16 @@ export default {
     converted() {
       this.columns.forEach((column) => convertDynamicProperties(column, false));
       return this.columns;
+    },
+  },
+  methods: {
+    sort(props) {
+      if (props.col.sortable) props.sort(props.col);
+    },
+    order(column) {
+      const said = (column.__thClass || "").split(" ");
+      if (!said.includes("sorted")) return null;
+      return said.includes("sort-desc") ? "descending" : "ascending";
     },
   },
 };

@@ -20,6 +20,9 @@ from stepwell.pool.base import Pool
 ZONE_COOKIE: Final = "stepwell_zone"
 """Holds the browser's time zone, as the IANA calls it; the frame's script writes it."""
 
+DARK_COOKIE: Final = "stepwell_dark"
+"""Whether the browser was told to be dark (1) or light (0); without it, it is as its system is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
@@ -64,6 +67,8 @@ class Visit:
     drift: DriftLog = field(default_factory=DriftLog)
     """Counts how prompts go on, for all pages once."""
     zone: tzinfo = UTC
+    dark: bool | None = None
+    """What the viewer chose; None: as their system is."""
 
     def time(self, seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         """A Unix time in seconds, in the viewer's zone."""
@@ -89,6 +94,7 @@ def visit(desk: Desk, request: Request) -> Visit:
         runs=desk.runs,
         drift=desk.drift,
         zone=_zone(unquote(request.cookies.get(ZONE_COOKIE, ""))),
+        dark={"1": True, "0": False}.get(request.cookies.get(DARK_COOKIE, "")),
     )
 
 

@@ -26,7 +26,7 @@ from stepwell.gateway.login import LOGIN, LOGOUT, Login, key_of_browser, wants_p
 from stepwell.gateway.problems import problem_json, problem_of
 
 _BASE: Final = re.compile(r"(?:/t/[^/]+)?(?:/v1){0,2}(?=/|$)")
-_OPEN: Final = ("/health", "/ready")
+_OPEN: Final = ("/health", "/ready", "/favicon.ico")
 _PROBE: Final = "/api/hello"
 _AGENT: Final = frozenset(
     [*(dialect.path for dialect in DIALECTS), *(door.path for door in COUNTS), "/embeddings", "/models"]

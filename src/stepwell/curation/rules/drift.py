@@ -9,7 +9,7 @@ from stepwell.types import Trajectory
 
 
 class Drift(Rule):
-    """Too many steps that drifted: see `Step.fork`."""
+    """Too many steps whose prompt does not go on from what was sampled before."""
 
     use: Literal["drift"] = "drift"
     """Names the rule."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from stepwell.curation.selection import Selection
 from stepwell.dashboard.moments import TIMES, calendar
+from stepwell.errors import InvalidRequest
 from stepwell.pool.base import Pool, TrajectorySummary
 from stepwell.pool.lease import ReadyCount, Unit
 from stepwell.pool.sifting import enough
@@ -151,11 +152,13 @@ def written(selection: Selection) -> str:
 
 
 def read_selection(text: str, zone: tzinfo) -> Selection:
-    """A selection from a deep link, without times that `zone` has not; the default one if the link is wrong."""
+    """A selection from a deep link, without times that `zone` has not. Raises InvalidRequest for a wrong one."""
     try:
         given = Selection.model_validate_json(text or "{}")
-    except ValidationError:
-        return Selection()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "selection"
+        raise InvalidRequest(f"{where}: {first['msg']}") from error
     times = {name: getattr(given, name) for name in TIMES}
     wrong = [name for name, at in times.items() if at is not None and calendar(at, zone) is None]
     return given.model_copy(update=dict.fromkeys(wrong))

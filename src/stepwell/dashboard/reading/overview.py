@@ -147,8 +147,13 @@ def _consumption(stats: PoolStats, consumers: list[Consumption]) -> Stage:
         "/consumption",
         f"{stats.policy_version:,}",
         "policy version",
-        (f"{stats.updates:,} updates", f"{names:,} consumers, {held:,} units held"),
+        (_counted(stats.updates, "update"), f"{_counted(names, 'consumer')}, {_counted(held, 'unit')} held"),
     )
+
+
+def _counted(count: int, what: str) -> str:
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:,} {what if count == 1 else plural}"
 
 
 def _missing_producers(pool: Pool, consumers: list[Consumption]) -> Iterator[Problem]:
@@ -176,8 +181,8 @@ def _groups(pool: Pool, stats: PoolStats) -> Iterator[Problem]:
         lacking = sum(refill.missing for refill in stuck)
         first = f"/representation?{urlencode({'group_ids': stuck[0].group_id})}"
         yield Problem(
-            f"{len(stuck):,} groups cannot become ready: they lack {lacking:,} trajectories. The first is "
-            f"{stuck[0].group_id!r}",
+            f"{_counted(len(stuck), 'group')} cannot become ready, for lack of {_counted(lacking, 'trajectory')}. "
+            f"The first is {stuck[0].group_id!r}",
             first,
             urgent=True,
         )
@@ -204,8 +209,10 @@ def _failures(lately: Activity) -> Iterator[Problem]:
     if lately.failures:
         why, most = lately.failures[0]
         total = sum(count for _, count in lately.failures)
-        said = f"{total:,} trajectories failed in the last hour, {most:,} of them: {why or 'no reason given'}"
-        yield Problem(said, "/collection?window=1h", urgent=True)
+        of_them = "" if most == total else f", {most:,} of them"
+        failed = f"{_counted(total, 'trajectory')} failed in the last hour"
+        said = f"{failed}{of_them}: {why or 'no reason given'}"
+        yield Problem(said, "/collection", urgent=True)
 
 
 def _drifting(drift: list[Fidelity]) -> Iterator[Problem]:
@@ -223,7 +230,8 @@ def _drifting(drift: list[Fidelity]) -> Iterator[Problem]:
 def _lingering(pool: Pool, now: float) -> Iterator[Problem]:
     old = Selection(statuses=("open",), verdicts=_EVERY, created_before=now - _LONG)
     if count := pool.count(old):
-        yield Problem(f"{count:,} trajectories have been open for over an hour", "/collection", urgent=False)
+        said = f"Open for over an hour: {_counted(count, 'trajectory')}"
+        yield Problem(said, "/collection", urgent=False)
 
 
 def _unrewarded(stats: PoolStats) -> Iterator[Problem]:

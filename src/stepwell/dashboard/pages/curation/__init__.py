@@ -25,20 +25,24 @@ _LONGEST: Final = 4000
 
 async def build(parent: ui.column, visit: Visit, _: Mapping[str, str]) -> None:
     """The page."""
-    saved, selection = await asyncio.to_thread(_asked_for, visit)
+    saved, selection, mistake = await asyncio.to_thread(_asked_for, visit)
+    if mistake:
+        with parent:
+            said = f"The address asks for what cannot be chosen: {mistake}. Nothing is chosen, so this is everything."
+            ui.label(said).classes("sw-text text-negative").props('role="alert"')
     view = CurationView(parent, visit, saved, selection)
     await follow(visit, view.refresh)
 
 
-def _asked_for(visit: Visit) -> tuple[str, Selection]:
-    """(name, selection) of a saved one, or an unnamed one as the address has it."""
+def _asked_for(visit: Visit) -> tuple[str, Selection, str]:
+    """(name, selection, "") of a saved one, or an unnamed one as the address has it; or else why there is none."""
     name = visit.query.get("saved", "")
     try:
         if name:
-            return name, visit.pool.selection(name)
-        return "", read_selection(visit.query.get("selection", ""), visit.zone)
-    except StepwellError:
-        return "", Selection()
+            return name, visit.pool.selection(name), ""
+        return "", read_selection(visit.query.get("selection", ""), visit.zone), ""
+    except StepwellError as error:
+        return "", Selection(), str(error)
 
 
 class CurationView:
