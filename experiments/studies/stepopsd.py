@@ -108,6 +108,9 @@ answers are .3 nats likelier to it, wrong ones .9 to 1.1 less likely): correct t
 theirs is the opinion of a policy that is up to ten updates old. What was learnt since is unlikely to that one, and so
 counts less. The arm that would tell, `strong, current teacher`, was not run.
 
+Where **only all right pays**, nothing is decided: some seeds find the first reward and some never do, which outweighs
+all differences of arms.
+
 Whether the normalisation costs credit between steps is not decided. It can only matter where a teacher helps, so the
 arm to normalise would be the one with the label.""",
 )

@@ -106,8 +106,8 @@ itself.""",
             _ANY,
         ),
     ),
-    reading="""**Nothing that sets StepPO apart is decided here.** At 2 turns the arms with a critic lie within .005 of
-each other, with intervals of ±.02 at most: in an episode of ten tokens there is hardly anything to tell apart. At 8
+    reading="""**Nothing that sets StepPO apart is decided here.** At 2 and 4 turns arms with a critic lie within .01
+of each other, with intervals of ±.04 at most: in ten or twenty tokens there is hardly anything to tell apart. At 8
 turns estimator, ratio and whitening differ by .04 at most, and intervals reach ±.06. So large effects are excluded
 for this task, small ones are not.
 
