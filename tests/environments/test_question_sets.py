@@ -145,7 +145,7 @@ def test_a_file_that_is_absent_is_a_missing_dependency(tmp_path: Path) -> None:
 
 
 def test_the_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets")
+    pytest.importorskip("datasets", reason="needs: pip install datasets")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(MissingDependency, match="or give a `path`"):

@@ -18,7 +18,7 @@ KINDS = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "simonsays", 
 def java() -> None:
     pytest.importorskip("textworld_express", reason="needs: pip install 'stepwell[textworld-express]'")
     if shutil.which("java") is None:
-        pytest.skip("needs Java")
+        pytest.skip("needs Java: apt-get install default-jre-headless")
 
 
 @pytest.fixture(scope="module")
