@@ -1,5 +1,6 @@
 """Our environments are played by OpenEnv's own client, and what a client may get wrong is answered."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -73,12 +74,23 @@ def test_no_more_sessions_than_allowed(client: TestClient) -> None:
             assert third.receive_json()["data"]["code"] == "CAPACITY_REACHED"
 
 
+_ANSWER = {"content": "I do not know."}
+
+
 async def test_openenvs_own_client_plays_it() -> None:
     generic = pytest.importorskip("openenv.core.generic_client", reason="needs: pip install openenv")
-    url = serve(openenv_app(LookupConfig().build()))
-    async with generic.GenericEnvClient(base_url=url) as client:
-        begun = await client.reset(task_id="train-3")
-        assert begun.observation["messages"][0]["content"].startswith("find ")
-        ended = await client.step({"content": "I do not know."})
-        assert ended.done
-        assert ended.reward == 0.0
+    client = generic.GenericEnvClient(base_url=serve(openenv_app(LookupConfig().build())))
+    if hasattr(client, "__aenter__"):
+        async with client:
+            begun = await client.reset(task_id="train-3")
+            ended = await client.step(_ANSWER)
+    else:  # before 0.3
+
+        def play() -> tuple[Any, Any]:
+            with client:
+                return client.reset(task_id="train-3"), client.step(_ANSWER)
+
+        begun, ended = await asyncio.to_thread(play)
+    assert begun.observation["messages"][0]["content"].startswith("find ")
+    assert ended.done
+    assert ended.reward == 0.0
